@@ -1,0 +1,60 @@
+"""Sphinx settings. The build is run with warnings as errors and with every cross reference checked (``make docs``)."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version as installed_version
+
+from sphinx.application import Sphinx
+
+project = "vmmcache"
+author = "the vmmcache authors"
+release = version = installed_version("vmmcache")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"vmmcache {release}"
+html_show_copyright = False
+
+# A page may link to a heading of another page; the anchors are the ones that code hosts make.
+myst_heading_anchors = 3
+
+# In docstrings `name` in single backquotes is code, of this package or not.
+default_role = "code"
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+
+# The build needs no network, so what other projects document is no link here.
+nitpick_ignore_regex = [
+    (r"py:class", r"(collections\.abc|pathlib|os|torch)\..+"),
+    # Names of integers and strings, not classes: `Bytes` says in which unit, `HandleType` which words there are.
+    (r"py:class", r"(vmmcache\.(units|driver)\.)?(Bytes|Address|HandleType)"),
+    # Words of NumPy-style types.
+    (r"py:class", r"callable|iterable|optional|sequence"),
+    # In the signature of what only vmmcache itself makes.
+    (r"py:class", r"vmmcache\.connectors\.leases\.LeaseBook"),
+]
+
+
+def _before_napoleon(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Make up for two things that napoleon does not read as NumPy style means them."""
+    if what in {"attribute", "data", "property"} and lines:
+        # It takes the head of "Where from: a, b" for a type; an empty comment in front has no colon to be misled by.
+        lines[:0] = ["..", ""]
+    for number in reversed(range(len(lines))):
+        # "a, b : int" in a list of attributes stands for two of them.
+        if match := re.fullmatch(r"(\w+(?:, \w+)+)( : .+)", lines[number]):
+            text = _indented(lines[number + 1 :])
+            entries = [[f"{attribute}{match[2]}", *text] for attribute in match[1].split(", ")]
+            lines[number : number + 1 + len(text)] = [line for entry in entries for line in entry]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    end = next((number for number, line in enumerate(lines) if line[:1] not in {"", " "}), len(lines))
+    return lines[:end]
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", _before_napoleon, priority=400)

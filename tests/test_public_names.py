@@ -1,0 +1,100 @@
+"""What the package offers: public names that exist, an import that costs nothing, drivers that are really shipped."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vmmcache
+
+Sources = Mapping[str, ast.Module]
+
+HEAVY = ("torch", "numpy", "ctypes", "cuda", "hip", "pluggy", "click", "rich", "importlib.metadata")
+
+
+@pytest.fixture(scope="module")
+def settings(repository: Path) -> dict[str, Any]:
+    return tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def driver_folders(repository: Path) -> set[str]:
+    return {path.parent.name for path in (repository / "drivers").glob("*/__init__.py")}
+
+
+def test_every_name_in_an_all_exists(sources: Sources) -> None:
+    missing = []
+    for name in sources:
+        if name.endswith("__main__"):
+            continue
+        module = importlib.import_module(name.removesuffix(".__init__"))
+        public = getattr(module, "__all__", [])
+        missing += [f"{name}.{public_name}" for public_name in public if not hasattr(module, public_name)]
+        assert len(set(public)) == len(public), f"{name}.__all__ lists a name twice"
+    assert missing == []
+
+
+def test_the_front_door_lists_its_names_in_order() -> None:
+    # Constants, then classes, then functions: the order that ruff keeps everywhere else.
+    assert vmmcache.__all__ == sorted(vmmcache.__all__, key=lambda name: (not name.isupper(), name[0].islower(), name))
+
+
+def test_the_front_door_opens_to_every_name_and_to_no_other() -> None:
+    for name in vmmcache.__all__:
+        assert getattr(vmmcache, name) is not None
+        assert name in dir(vmmcache)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = vmmcache.no_such_name
+
+
+def test_type_checkers_see_the_names_that_the_front_door_resolves(sources: Sources) -> None:
+    seen = {
+        alias.name
+        for node in ast.walk(sources["vmmcache.__init__"])
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vmmcache.")
+        for alias in node.names
+    }
+    assert seen == set(vmmcache.__all__)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    script = "import json, sys; import vmmcache; print(json.dumps(sorted(sys.modules)))"
+    # Isolated: what this process's environment would preload is not what is measured.
+    child = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True)
+    loaded = json.loads(child.stdout)
+    assert "vmmcache" in loaded
+    assert [name for name in loaded if f"{name}.".startswith(tuple(f"{heavy}." for heavy in HEAVY))] == []
+
+
+def test_every_driver_folder_is_an_entry_point(settings: dict[str, Any], driver_folders: set[str]) -> None:
+    entries = settings["project"]["entry-points"]["vmmcache"]
+    assert set(entries.values()) == driver_folders
+    assert {f"vmmcache_{name}" for name in entries} == driver_folders
+
+
+def test_every_driver_folder_is_a_package_of_the_wheel(settings: dict[str, Any], driver_folders: set[str]) -> None:
+    # A path that is misspelt here builds a wheel without that driver, and without a warning.
+    packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert sorted(packages) == sorted(["vmmcache", *(f"drivers/{name}" for name in driver_folders)])
+
+
+def test_every_part_of_the_package_stands_on_the_architecture_page(repository: Path, sources: Sources) -> None:
+    page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
+    parts = {name.split(".")[1] for name in sources if name.startswith("vmmcache.")}
+    assert [part for part in sorted(parts - {"__init__", "__main__"}) if part not in page] == []
+
+
+def test_every_public_name_is_in_the_api_reference(repository: Path) -> None:
+    page = (repository / "docs" / "api.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\.\. (?:auto\w+|py:\w+):: (\w+)$", page, re.MULTILINE)
+    assert sorted(documented) == sorted(vmmcache.__all__)

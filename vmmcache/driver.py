@@ -1,0 +1,354 @@
+"""What a driver of virtual memory does: a dozen plain verbs on one device.
+
+Three handles, each with the one verb that undoes it: a `Reservation` is addresses without memory (``reserve`` / ``free``),
+an `Allocation` is memory without an address (``create`` / ``release``), a `Mapping` joins one of each (``map`` / ``unmap``).
+Memory that is mapped cannot be touched before it is ``grant``-ed.
+
+A vendor implements the underscored verbs, which speak integers; callers use the public ones, which check once. The contract
+as code is `vmmcache.testing.DriverConformance`: subclass it, give it a driver, and every promise made here is a test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from vmmcache.errors import AlignmentError, ConfigError, DriverUnavailable, OutOfDeviceMemory, StateError
+from vmmcache.units import MIB, Address, Bytes, align_up, as_count
+
+__all__ = ["Allocation", "Granularity", "HandleType", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"]
+
+HandleType = Literal["posix_fd", "fabric"]
+
+GRANULE_FLOOR: Final = 2 * MIB
+"""ROCm reports a granularity of 4 KiB; a handle (and on some versions a file descriptor) per 4 KiB does not scale."""
+
+_allocation_ids = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Addresses [address, address + nbytes) that nobody else gets, with no memory behind them."""
+
+    address: Address
+    nbytes: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One physical handle."""
+
+    handle: int
+    """The vendor's handle. May be used again by the vendor after release; `id` may not."""
+    nbytes: Bytes
+    id: int
+    """Unique in this process, never used again."""
+    rdma_capable: bool | None = None
+    """Whether a NIC may reach the memory, as read back from the driver; None where it cannot say."""
+    handle_types: frozenset[HandleType] = frozenset()
+    """Kinds of shareable handle that the allocation was really created with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A whole allocation at `reservation.address + offset`."""
+
+    reservation: Reservation
+    offset: Bytes
+    allocation: Allocation
+
+    @property
+    def address(self) -> Address:
+        return Address(self.reservation.address + self.offset)
+
+    @property
+    def nbytes(self) -> Bytes:
+        return self.allocation.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Granularity:
+    """What the driver says of its mapping unit, in bytes, for the very properties that it creates memory with."""
+
+    minimum: int
+    recommended: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Memory of the device, in bytes."""
+
+    free: int
+    total: int
+    source: str
+    """Where the numbers come from: ``"driver"``, ``"cgroup"``, ``"MemAvailable"``, ``"configured"``, ..."""
+
+
+class VmmDriver(ABC):
+    """Virtual memory of one device. Sizes and offsets are bytes and multiples of `granule`.
+
+    Every verb either does the whole of what it says or raises and has done nothing. A verb of a driver that was opened
+    before a fork raises StateError in the child: vendors' contexts do not survive a fork.
+    """
+
+    name: ClassVar[str]
+    """The driver's name, the part of a device string before the colon."""
+    device_type: ClassVar[str]
+    """What connectors call the device: ``"cpu"``, ``"cuda"``, ``"rocm"``, or a stranger's own word."""
+    memory_kind: ClassVar[Literal["DRAM", "VRAM"]]
+    """What connectors call the memory."""
+    fresh_is_zero: ClassVar[bool] = False
+    """True only where the platform guarantees that new memory reads as zero; then nothing is spent on zeroing it."""
+    fds_per_allocation: ClassVar[int] = 0
+    """File descriptors that a live allocation holds."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index: Final = index
+        self._pid: Final = os.getpid()
+        granularity = self.granularity()
+        self.granule: Final = align_up(max(granularity.minimum, GRANULE_FLOOR), granularity.minimum)
+
+    # What the device is ---------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> str:
+        """The device string that opens this driver again, for example ``"cuda:0"``."""
+        return f"{self.name}:{self.index}"
+
+    @property
+    @abstractmethod
+    def dlpack_device(self) -> tuple[int, int]:
+        """DLPack's device type (CPU 1, CUDA 2, ROCM 10) and device number."""
+
+    @property
+    @abstractmethod
+    def torch_device(self) -> str:
+        """What torch calls the device."""
+
+    @abstractmethod
+    def granularity(self) -> Granularity:
+        """The driver's own mapping unit. Called once, before anything else of the instance is ready."""
+
+    @abstractmethod
+    def memory_info(self) -> MemoryInfo:
+        """Free and total memory now."""
+
+    # Addresses ------------------------------------------------------------------------------------------------------
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Set addresses aside.
+
+        Raises
+        ------
+        AlignmentError
+            `nbytes` is no multiple of the granule.
+        DriverError
+            The vendor refused, for example because the address space is too small.
+        """
+        self._check_process("reserve")
+        self._check_size("nbytes", nbytes)
+        return Reservation(Address(self._reserve(nbytes)), Bytes(nbytes))
+
+    def free(self, reservation: Reservation) -> None:
+        """Give addresses back: exactly a reservation, and nothing may be mapped in it any more (I2)."""
+        self._check_process("free")
+        self._free(reservation.address, reservation.nbytes)
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    def create(self, nbytes: int) -> Allocation:
+        """Make one allocation. Its bytes read as zero only where `fresh_is_zero`.
+
+        Raises
+        ------
+        AlignmentError
+            `nbytes` is no multiple of the granule.
+        OutOfDeviceMemory
+            There is not enough, also after idle memory that this process can spare was given back and the call
+            repeated once.
+        """
+        self._check_process("create")
+        self._check_size("nbytes", nbytes)
+        try:
+            return self._create(nbytes)
+        except OutOfDeviceMemory:
+            if not self._reclaim():
+                raise
+            return self._create(nbytes)
+
+    def release(self, allocation: Allocation) -> None:
+        """Give an allocation back. What is still mapped stays readable, and stays paid for, until it is unmapped."""
+        self._check_process("release")
+        self._release(allocation.handle)
+
+    # Addresses and memory together ----------------------------------------------------------------------------------
+
+    def map(self, reservation: Reservation, offset: int, allocation: Allocation) -> Mapping:
+        """Put the whole of `allocation` at `offset` of `reservation`. It cannot be touched before `grant`.
+
+        Raises
+        ------
+        AlignmentError
+            `offset` is no multiple of the granule.
+        ConfigError
+            The range ends past the reservation.
+        DriverError
+            The vendor refused, for example because something is mapped there.
+        """
+        self._check_process("map")
+        if offset % self.granule:
+            raise AlignmentError(f"{self.name}: offset {offset} is no multiple of the granule {self.granule}")
+        if not 0 <= offset <= reservation.nbytes - allocation.nbytes:
+            raise ConfigError(
+                "offset", offset, f"{allocation.nbytes} bytes there end past the reservation of {reservation.nbytes} bytes"
+            )
+        self._map(reservation.address + offset, allocation.nbytes, allocation.handle)
+        return Mapping(reservation, Bytes(offset), allocation)
+
+    def grant(self, run: Sequence[Mapping]) -> None:
+        """Make a run of adjacent mappings readable and writable, all in one call.
+
+        Only whole mappings, from the start of the first: older ROCm rejects anything else, and CUDA's text does too.
+        """
+        self._check_process("grant")
+        if not run:
+            raise ConfigError("run", run, "at least one mapping")
+        for before, after in itertools.pairwise(run):
+            if before.address + before.nbytes != after.address:
+                raise ConfigError("run", run, f"mappings at {before.address:#x} and {after.address:#x} are not adjacent")
+        self._grant(run[0].address, sum(mapping.nbytes for mapping in run))
+
+    def unmap(self, mapping: Mapping) -> None:
+        """Take a mapping away. The caller has made sure that the device is idle with respect to it (I8)."""
+        self._check_process("unmap")
+        self._unmap(mapping.address, mapping.nbytes)
+
+    # Contents -------------------------------------------------------------------------------------------------------
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Set granted bytes to zero; done at the latest when `synchronise` returns."""
+        self._check_process("zero")
+        self._zero(address, nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy between granted ranges of the device; done at the latest when `synchronise` returns."""
+        self._check_process("copy")
+        self._copy(target, source, nbytes)
+
+    def read(self, address: int, nbytes: int) -> bytearray:
+        """Copy granted bytes to host memory; returns when they are there."""
+        self._check_process("read")
+        return self._read(address, nbytes)
+
+    def write(self, address: int, data: bytes | bytearray) -> None:
+        """Copy host bytes to granted memory; returns when `data` may be changed."""
+        self._check_process("write")
+        self._write(address, data)
+
+    def synchronise(self) -> None:
+        """Wait until the device has done everything that was asked of it."""
+        self._check_process("synchronise")
+        self._synchronise()
+
+    # Sharing --------------------------------------------------------------------------------------------------------
+
+    def export_handle(self, allocation: Allocation, kind: HandleType) -> int | bytes:
+        """Give a handle by which another process can import `allocation`: a file descriptor, which the caller owns
+        and closes, or a fabric handle.
+
+        Raises
+        ------
+        DriverUnavailable
+            The allocation was not created with that kind of handle.
+        """
+        self._check_process("export_handle")
+        if kind not in allocation.handle_types:
+            raise DriverUnavailable(
+                f"an allocation of {allocation.nbytes} bytes was created without handle type {kind!r}",
+                cure=f"This device gives {sorted(allocation.handle_types) or 'none'}; `vmmcache probe` says why",
+                driver=self.name,
+                call="export_handle",
+            )
+        return self._export(allocation.handle, kind)
+
+    def import_handle(self, shared: int | bytes, kind: HandleType, nbytes: int) -> Allocation:
+        """Import what another process exported, of exactly `nbytes`. The handle given stays the caller's."""
+        self._check_process("import_handle")
+        self._check_size("nbytes", nbytes)
+        return self._import(shared, kind, nbytes)
+
+    def export_dmabuf(self, address: int, nbytes: int) -> int:
+        """Give a dma-buf descriptor of a granted range, which the caller owns and closes.
+
+        Raises
+        ------
+        DriverUnavailable
+            The platform has no dma-buf of such memory.
+        """
+        self._check_process("export_dmabuf")
+        return self._dmabuf(address, nbytes)
+
+    # For vendors ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _reserve(self, nbytes: int) -> int: ...
+    @abstractmethod
+    def _free(self, address: int, nbytes: int) -> None: ...
+    @abstractmethod
+    def _create(self, nbytes: int) -> Allocation: ...
+    @abstractmethod
+    def _release(self, handle: int) -> None: ...
+    @abstractmethod
+    def _map(self, address: int, nbytes: int, handle: int) -> None: ...
+    @abstractmethod
+    def _grant(self, address: int, nbytes: int) -> None: ...
+    @abstractmethod
+    def _unmap(self, address: int, nbytes: int) -> None: ...
+    @abstractmethod
+    def _zero(self, address: int, nbytes: int) -> None: ...
+    @abstractmethod
+    def _copy(self, target: int, source: int, nbytes: int) -> None: ...
+    @abstractmethod
+    def _read(self, address: int, nbytes: int) -> bytearray: ...
+    @abstractmethod
+    def _write(self, address: int, data: bytes | bytearray) -> None: ...
+    @abstractmethod
+    def _synchronise(self) -> None: ...
+
+    def _export(self, handle: int, kind: HandleType) -> int | bytes:
+        raise self._cannot("export_handle", "this driver exports no handles")
+
+    def _import(self, shared: int | bytes, kind: HandleType, nbytes: int) -> Allocation:
+        raise self._cannot("import_handle", "this driver imports no handles")
+
+    def _dmabuf(self, address: int, nbytes: int) -> int:
+        raise self._cannot("export_dmabuf", "this driver exports no dma-buf")
+
+    def _reclaim(self) -> bool:
+        """Give back idle device memory that this process can spare; True where a second try is worth it."""
+        return False
+
+    @staticmethod
+    def _new_allocation_id() -> int:
+        return next(_allocation_ids)
+
+    def _cannot(self, call: str, reason: str) -> DriverUnavailable:
+        return DriverUnavailable(reason, cure="Use another way to share memory", driver=self.name, call=call)
+
+    def _check_process(self, event: str) -> None:
+        if os.getpid() != self._pid:
+            raise StateError(
+                f"{self.device}: {event} in process {os.getpid()}, but the driver was opened in process {self._pid} "
+                "before a fork; open it again here, or start workers with the spawn method",
+                state="forked",
+                event=event,
+            )
+
+    def _check_size(self, field: str, nbytes: int) -> None:
+        as_count(field, nbytes, minimum=1)
+        if nbytes % self.granule:
+            raise AlignmentError(f"{self.name}: {field} {nbytes} is no multiple of the granule {self.granule}")

@@ -1,0 +1,263 @@
+"""The region; its theory of operation stands in the package's docstring."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from vmmcache.driver import Allocation, Mapping, VmmDriver
+from vmmcache.memory.ranges import Range, subtract
+from vmmcache.memory.region._ledger import Debt, Ledger
+from vmmcache.memory.region._steps import Steps
+from vmmcache.memory.region._table import MappingTable, extent, parts
+from vmmcache.memory.states import Event, State, next_state
+from vmmcache.memory.undo import UndoStack
+from vmmcache.units import align_up
+
+__all__ = ["Guard", "Region"]
+
+Guard = Callable[[Sequence[Range]], None]
+"""Called with the byte ranges that an operation would unmap, before it touches anything; raises to veto it."""
+
+
+class Region:
+    """Addresses of one tensor, and the memory that comes and goes behind them.
+
+    Ranges are ``(start, stop)`` byte offsets from `base`, ascending. A region does not know segments. Its owner holds
+    `lock` around each call, and may hold it around several.
+
+    Parameters
+    ----------
+    driver : VmmDriver
+    nbytes : int
+        Bytes of addresses; rounded up to the granule.
+    guard : Guard
+        The veto of leases (I9).
+    chunk : int, optional
+        Most bytes of an allocation, a multiple of the granule; None for one allocation per hole.
+    """
+
+    def __init__(self, driver: VmmDriver, nbytes: int, *, guard: Guard, chunk: int | None = None) -> None:
+        self.driver: Final = driver
+        self.granule: Final = driver.granule
+        self.lock: Final = threading.RLock()
+        self.state = State.RESERVED
+        self.generation = 0
+        """Raised whenever memory that was visible goes away (C4)."""
+        self._guard = guard
+        self._chunk = chunk
+        self._table = MappingTable()
+        self._ledger = Ledger(driver)
+        self._shape: tuple[Range, ...] = ()
+        self._reservation = driver.reserve(align_up(nbytes, self.granule))
+
+    def __repr__(self) -> str:
+        return f"<Region of {self.nbytes} bytes at {self.base:#x} on {self.driver.device}, {self.state.value}>"
+
+    @property
+    def base(self) -> int:
+        """Address of the first byte; the same from construction to close (I1)."""
+        return self._reservation.address
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of addresses, a multiple of the granule."""
+        return self._reservation.nbytes
+
+    @property
+    def mappings(self) -> tuple[Mapping, ...]:
+        """What is mapped and accessible, by address."""
+        return tuple(self._table)
+
+    @property
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Every allocation that was created and not released (I3), also what the driver refused to take back."""
+        owed = (debt.allocation for debt in self._ledger.debts if debt.allocation is not None)
+        return (*(mapping.allocation for mapping in self._table), *owed)
+
+    @property
+    def physical_bytes(self) -> int:
+        """Bytes of all `allocations`: what the device has given for this region and not got back."""
+        return sum(allocation.nbytes for allocation in self.allocations)
+
+    @property
+    def owes(self) -> bool:
+        """Whether the driver refused to take something back; the next operation tries it again."""
+        return bool(self._ledger.debts)
+
+    def advance(self, event: Event) -> State:
+        """The state after `event`, or StateError. The state itself changes when the event is done."""
+        return next_state(self.state, event, who=repr(self))
+
+    # Growing --------------------------------------------------------------------------------------------------------
+
+    def extend(self, spans: Iterable[Range], fresh: Sequence[Range]) -> None:
+        """Back `spans` (on granules), then make the bytes of `fresh` read as zero (I7). All or nothing (I4).
+
+        One allocation per maximal hole of each span: of two spans that share a granule, the first backs it.
+        """
+        after = self.advance(Event.COMMIT)
+        # Lazily: the holes of a span are those that the spans before it left.
+        self._grow((self._pieces(hole) for span in spans for hole in self._table.holes(*span)), fresh)
+        self.state = after
+
+    def restore(self, visible: Sequence[Range], contents: Sequence[bytes | bytearray] | None = None) -> None:
+        """Back the very runs that `sleep` gave back, at the same addresses (I10). All or nothing.
+
+        Bytes of `visible` read as zero afterwards, or as `contents`, which has one item for each range.
+        """
+        after = self.advance(Event.WAKE)
+        self._grow(([run] for run in self._shape), visible, contents)
+        self._shape = ()
+        self.state = after
+
+    def clean(self, fresh: Sequence[Range]) -> None:
+        """Make bytes of backed ranges read as zero."""
+        for start, stop in fresh:
+            self.driver.zero(self.base + start, stop - start)
+        if fresh:
+            self.driver.synchronise()
+
+    # Giving back ----------------------------------------------------------------------------------------------------
+
+    def retain(self, spans: Sequence[Range]) -> None:
+        """Give back every allocation that touches none of `spans`. One that straddles a border stays."""
+        after = self.advance(Event.COMMIT)
+        self._give_back([mapping for mapping in self._table if next(parts(mapping, spans), None) is None])
+        self.state = after
+
+    def sleep(self, spans: Sequence[Range]) -> None:
+        """Give all memory back and keep the addresses; `restore` backs again what `spans` need of each run."""
+        after = self.advance(Event.SLEEP)
+        doomed = list(self._table)
+        self._check(doomed)
+        if self.state is not State.ASLEEP:
+            needed = (list(parts(mapping, spans)) for mapping in doomed)
+            self._shape = tuple((part[0][0], part[-1][1]) for part in needed if part)
+        self.state = after
+        self._condemn(doomed)
+        self._ledger.settle(idle=bool(doomed))
+
+    def close(self) -> None:
+        """Give everything back, the addresses last (I2). Called again after an error, it goes on where it was."""
+        after = self.advance(Event.CLOSE)
+        doomed = list(self._table)
+        self._check(doomed)
+        if self.state is not State.CLOSED:
+            self._ledger.enter([Debt(reservation=self._reservation)])
+        self.state = after
+        self._condemn(doomed)
+        self._ledger.settle(idle=bool(doomed))
+
+    # Exchanging -----------------------------------------------------------------------------------------------------
+
+    def touched_by(self, runs: Iterable[Range]) -> list[Mapping]:
+        """Mappings that share a byte with any of `runs`, by address."""
+        return self._table.touched_by(runs)
+
+    def backed(self, start: int, stop: int) -> int:
+        """Where the first hole at or after `start` is, at most `stop`."""
+        return next((hole[0] for hole in self._table.holes(start, stop)), stop)
+
+    def check_leases(self, runs: Iterable[Range]) -> None:
+        """LeaseError where exchanging `runs` would unmap what is leased (I9)."""
+        self._guard([extent(mapping) for mapping in self.touched_by(runs)])
+
+    def rebuild(self, runs: Sequence[Range], fresh: Sequence[Range]) -> None:
+        """Replace what `runs` (on granules) touch by one allocation each, without the contents.
+
+        The old memory goes back first, because the new could not be had otherwise: a named exception to I4. After an error
+        `backed` says what is left, and calling again finishes.
+        """
+        after = self.advance(Event.COMMIT)
+        self._give_back(self.touched_by(runs))
+        self._grow(([run] for run in runs), fresh)
+        self.state = after
+
+    def move(self, runs: Sequence[Range], fresh: Sequence[Range], kept: Sequence[Range]) -> None:
+        """Replace what `runs` touch by one allocation each, with the contents of `kept`. All or nothing.
+
+        Needs room for the new beside the old. The new is filled at scratch addresses and then changes places with the old,
+        so that no allocation is ever mapped twice. The old is owed afterwards: the next operation gives it back.
+        """
+        after = self.advance(Event.COMMIT)
+        self._ledger.settle()
+        old = self.touched_by(runs)
+        self._guard([extent(mapping) for mapping in old])
+        with self._steps() as steps:
+            scratch = steps.reserve(sum(stop - start for start, stop in runs))
+            new = []
+            at = 0
+            for run in runs:
+                new.append(debt := steps.create(run[1] - run[0]))
+                self.driver.grant([steps.place(debt, scratch, at)])
+                steps.copy_in(debt, run, kept, fresh, self.base)
+                at += run[1] - run[0]
+            self.driver.synchronise()
+            for debt in new:
+                steps.lift(debt)
+            for mapping in old:
+                steps.set_aside(mapping)
+                self.generation += 1
+            for debt, (start, _) in zip(new, runs, strict=True):
+                steps.swap_in(debt, start)
+        self.state = after
+        self._ledger.enter(Debt(allocation=mapping.allocation) for mapping in old)
+        self._ledger.enter([Debt(reservation=scratch)])
+
+    def read(self, ranges: Sequence[Range]) -> list[bytearray]:
+        """Copy backed ranges to the host, after the device has finished what was asked of it."""
+        self.driver.synchronise()
+        return [self.driver.read(self.base + start, stop - start) for start, stop in ranges]
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _steps(self) -> Iterator[Steps]:
+        with UndoStack() as undo:
+            yield Steps(undo, self.driver, self._reservation, self._table, self._ledger)
+            undo.commit()
+
+    def _grow(
+        self,
+        runs: Iterable[Sequence[Range]],
+        fresh: Sequence[Range],
+        contents: Sequence[bytes | bytearray] | None = None,
+    ) -> None:
+        """Back each run of adjacent pieces, an allocation a piece, and zero or write the visible bytes. All or nothing."""
+        self._ledger.settle()
+        with self._steps() as steps:
+            for pieces in runs:
+                steps.fill(pieces)
+            if contents is not None:
+                for (start, _), data in zip(fresh, contents, strict=True):
+                    self.driver.write(self.base + start, data)
+                return
+            if self.driver.fresh_is_zero:
+                new = sorted(extent(debt.mapping) for debt in steps.made if debt.mapping is not None)
+                fresh = subtract(fresh, new)
+            self.clean(fresh)
+
+    def _give_back(self, doomed: Sequence[Mapping]) -> None:
+        self._check(doomed)
+        self._condemn(doomed)
+        self._ledger.settle(idle=bool(doomed))
+
+    def _check(self, doomed: Sequence[Mapping]) -> None:
+        """All that can still refuse before anything has changed: leases, and a device that does not come to rest."""
+        self._guard([extent(mapping) for mapping in doomed])
+        if doomed:
+            self.driver.synchronise()
+
+    def _condemn(self, doomed: Sequence[Mapping]) -> None:
+        if doomed:
+            self._ledger.enter([Debt(mapping, mapping.allocation) for mapping in doomed])
+            self._table.remove(doomed)
+            self.generation += 1
+
+    def _pieces(self, hole: Range) -> list[Range]:
+        start, stop = hole
+        step = self._chunk or stop - start
+        return [(at, min(at + step, stop)) for at in range(start, stop, step)]

@@ -1,0 +1,131 @@
+"""The steps that growth and exchange are made of: each does one thing and leaves its undo behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final
+
+from vmmcache.driver import Mapping, Reservation, VmmDriver
+from vmmcache.errors import DriverError, OutOfDeviceMemory
+from vmmcache.memory.ranges import Range, inside
+from vmmcache.memory.region._ledger import Debt, Ledger
+from vmmcache.memory.region._table import MappingTable
+from vmmcache.memory.undo import UndoStack
+
+__all__ = ["Steps"]
+
+_Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
+
+
+class Steps:
+    """Driver calls of one operation. If the operation fails, everything that it made goes back, last first.
+
+    `made` holds a `Debt` for each thing made: the driver is owed it, unless the operation succeeds.
+    """
+
+    def __init__(self, undo: UndoStack, driver: VmmDriver, reservation: Reservation, table: MappingTable, ledger: Ledger) -> None:
+        self.made: Final[list[Debt]] = []
+        self._undo = undo
+        self._driver = driver
+        self._reservation = reservation
+        self._table = table
+        self._ledger = ledger
+        undo.push(self._take_back)
+
+    def fill(self, pieces: Sequence[Range]) -> None:
+        """Back a run of adjacent pieces, an allocation each.
+
+        Access is granted to the whole run at once, before the table knows it: no byte that the table knows is ever mapped
+        without access (I5).
+        """
+        run = [self.place(self.create(stop - start), self._reservation, start) for start, stop in pieces]
+        self._driver.grant(run)
+        for mapping in run:
+            self._table.insert(mapping)
+
+    def reserve(self, nbytes: int) -> Reservation:
+        """Scratch addresses."""
+        scratch = self._driver.reserve(nbytes)
+        self.made.append(Debt(reservation=scratch))
+        return scratch
+
+    def create(self, nbytes: int) -> Debt:
+        """An allocation that is mapped nowhere yet."""
+        try:
+            debt = Debt(allocation=self._driver.create(nbytes))
+        except OutOfDeviceMemory as error:
+            error.committed = sum(mapping.nbytes for mapping in self._table)
+            raise
+        self.made.append(debt)
+        return debt
+
+    def place(self, debt: Debt, reservation: Reservation, offset: int) -> Mapping:
+        """Map an allocation. Undone together with the allocation."""
+        assert debt.allocation is not None  # made by create()
+        debt.mapping = self._driver.map(reservation, offset, debt.allocation)
+        return debt.mapping
+
+    def lift(self, debt: Debt) -> None:
+        """Unmap an allocation and keep it."""
+        assert debt.mapping is not None  # placed before
+        self._driver.unmap(debt.mapping)
+        debt.mapping = None
+
+    def copy_in(self, debt: Debt, run: Range, kept: Sequence[Range], fresh: Sequence[Range], base: int) -> None:
+        """Fill an allocation that is placed at scratch addresses and will back `run`: `kept` bytes copied, `fresh` zeroed."""
+        assert debt.mapping is not None  # placed before
+        shift = debt.mapping.address - run[0]
+        for start, stop in inside(kept, *run):
+            self._driver.copy(start + shift, base + start, stop - start)
+        if not self._driver.fresh_is_zero:
+            for start, stop in inside(fresh, *run):
+                self._driver.zero(start + shift, stop - start)
+
+    def set_aside(self, mapping: Mapping) -> None:
+        """Unmap what the region has; undone by mapping the same allocation at the same place."""
+        self._driver.unmap(mapping)
+        self._table.remove([mapping])
+        self._undo.push(self._put_back(mapping))
+
+    def swap_in(self, debt: Debt, start: int) -> None:
+        """Place an allocation where another was set aside; undone before that one comes back."""
+        mapping = self.place(debt, self._reservation, start)
+        self._undo.push(self._take_out(debt))
+        self._driver.grant([mapping])
+        self._table.insert(mapping)
+
+    def _take_back(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        self._table.remove(debt.mapping for debt in self.made if debt.mapping is not None)
+        self._ledger.enter(reversed(self.made))
+        self._ledger.settle_quietly(error)
+
+    def _put_back(self, mapping: Mapping) -> _Exit:
+        def undo(_: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+            debt = Debt(allocation=mapping.allocation)
+            try:
+                self._driver.grant([self.place(debt, self._reservation, mapping.offset)])
+            except DriverError as refusal:
+                self._ledger.enter([debt])
+                _note(error, f"undoing failed too, {mapping.nbytes} bytes at {mapping.address:#x} are lost: {refusal}")
+            else:
+                self._table.insert(mapping)
+
+        return undo
+
+    def _take_out(self, debt: Debt) -> _Exit:
+        def undo(_: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+            assert debt.mapping is not None  # swapped in
+            self._table.remove([debt.mapping])
+            try:
+                self.lift(debt)
+            except DriverError as refusal:
+                # Stays in `made` with its mapping, and so goes to the ledger at the bottom of the undo stack.
+                _note(error, f"undoing failed too: {refusal}")
+
+        return undo
+
+
+def _note(error: BaseException | None, text: str) -> None:
+    assert error is not None  # an undo stack that is not committed unwinds only for an error
+    error.add_note(text)

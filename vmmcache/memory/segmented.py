@@ -1,0 +1,198 @@
+"""A region divided into segments: what each has committed, and how a commit gets from one division to the next.
+
+A commit has up to three parts, in an order that leaves the most intact if one fails: grow (all or nothing), cut (cannot
+fail), give back (what the driver refuses stays owed). Defragmenting exchanges allocations unit by unit in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from vmmcache.errors import DriverError
+from vmmcache.memory.descriptors import RegistrableSegment
+from vmmcache.memory.ranges import Range
+from vmmcache.memory.region import Guard, Region
+from vmmcache.memory.segments import Segments, Unit
+from vmmcache.memory.states import Event, State
+
+__all__ = ["SegmentedRegion"]
+
+
+class SegmentedRegion:
+    """The segments of one tensor over its region. Callers hold the region's lock."""
+
+    def __init__(self, region: Region, segments: Segments, guard: Guard) -> None:
+        self.region: Final = region
+        self.segments: Final = segments
+        self._guard = guard
+        self._committed: tuple[int, ...] = (0,) * len(segments)
+        self._backup: list[bytearray] | None = None
+
+    @property
+    def committed(self) -> tuple[int, ...]:
+        """Visible bytes of each segment; none while asleep or closed."""
+        return self._committed if self.region.state is State.COMMITTED else (0,) * len(self.segments)
+
+    def doomed(self, targets: Sequence[int], *, defragment: bool) -> list[Range]:
+        """Bytes that a commit to `targets` would take away or exchange."""
+        cuts = self.segments.between(targets, self._committed)
+        if not defragment:
+            return cuts
+        return sorted({*cuts, *(extent for unit in self._inexact(targets) for run in unit.runs for extent in self._extents(run))})
+
+    # Growing and shrinking ------------------------------------------------------------------------------------------
+
+    def commit(self, targets: tuple[int, ...], *, defragment: bool, keep: bool) -> None:
+        """Make every segment's visible bytes those of `targets`."""
+        self.region.advance(Event.COMMIT)
+        self._guard(self.doomed(targets, defragment=defragment))
+        before = self._committed
+        low = tuple(map(min, before, targets))
+        if not defragment:
+            growing = tuple(new if new > old else 0 for old, new in zip(before, targets, strict=True))
+            self.region.extend(self.segments.spans(growing), self.segments.between(low, targets))
+        elif keep:
+            self._move(targets)
+        else:
+            self._cut(low)
+            self._rebuild(targets)
+        self._cut(targets)
+
+    def _cut(self, targets: tuple[int, ...]) -> None:
+        cut = any(new < old for old, new in zip(self._committed, targets, strict=True))
+        self._committed = targets
+        if cut:
+            # Also where no allocation goes back: descriptors of the bytes cut off are stale (C4).
+            self.region.generation += 1
+        if cut or self.region.owes:
+            self.region.retain(self.segments.spans(targets))
+
+    def _rebuild(self, targets: tuple[int, ...]) -> None:
+        """One allocation for each segment, the old memory back first."""
+        for unit in list(self._units(targets)):
+            visible = self._only(unit, targets)
+            try:
+                if unit.exact:
+                    self.region.clean(self.segments.between(self._only(unit, self._committed), visible))
+                else:
+                    self.region.rebuild(unit.runs, self.segments.between((0,) * len(visible), visible))
+            except DriverError:
+                self._recount(unit)
+                raise
+            self._adopt(unit, targets)
+
+    def _move(self, targets: tuple[int, ...]) -> None:
+        """One allocation for each segment, contents copied, unit by unit, each all or nothing."""
+        before = self._committed
+        try:
+            for unit in list(self._units(targets)):
+                visible, old = self._only(unit, targets), self._only(unit, before)
+                low = tuple(map(min, old, visible))
+                fresh = self.segments.between(low, visible)
+                try:
+                    if unit.exact:
+                        self.region.clean(fresh)
+                    else:
+                        self.region.move(unit.runs, fresh, self.segments.between((0,) * len(low), low))
+                except DriverError:
+                    self._recount(unit)
+                    raise
+                self._adopt(unit, targets)
+        except DriverError as error:
+            # What has grown goes back to what it was; what was cut in units already moved cannot come back.
+            self._committed = tuple(map(min, before, self._committed))
+            try:
+                self.region.retain(self.segments.spans(self._committed))
+            except DriverError as refusal:
+                error.add_note(f"undoing failed too: {refusal}")
+            raise
+
+    # Sleeping -------------------------------------------------------------------------------------------------------
+
+    def release(self, *, backup: bool) -> None:
+        """Give all memory back, after copying what is visible to the host where `backup` says so."""
+        self.region.advance(Event.SLEEP)
+        contents = None
+        if self.region.state is State.COMMITTED:
+            self._guard(self._visible())
+            contents = self.region.read(self._visible()) if backup else None
+        try:
+            self.region.sleep(self.segments.spans(self._committed))
+        finally:
+            if contents is not None and self.region.state is State.ASLEEP:
+                self._backup = contents
+
+    def restore(self) -> None:
+        """Back again what `release` gave back: zeroed, or with the contents that were copied."""
+        self.region.restore(self._visible(), self._backup)
+        self._backup = None
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.region.close()
+        self._backup = None
+
+    # Describing -----------------------------------------------------------------------------------------------------
+
+    def registrable(self) -> Iterator[RegistrableSegment]:
+        """One descriptor for each part of a segment that lies in one allocation, by address."""
+        driver, granule = self.region.driver, self.region.granule
+        for index, nbytes in enumerate(self.committed):
+            if not nbytes:
+                continue
+            first = self.segments.offsets[index]
+            for mapping in self.region.touched_by([(first, first + nbytes)]):
+                start = max(first, mapping.offset)
+                stop = min(first + nbytes, mapping.offset + mapping.nbytes)
+                yield RegistrableSegment(
+                    base=self.region.base + start,
+                    nbytes=stop - start,
+                    device_type=driver.device_type,
+                    device_id=driver.dlpack_device[1],
+                    mem_type=driver.memory_kind,
+                    segment_index=index,
+                    logical_offset=start - first,
+                    allocation_id=mapping.allocation.id,
+                    allocation_offset=start - mapping.offset,
+                    allocation_nbytes=mapping.nbytes,
+                    single_allocation=mapping.offset <= start and stop <= mapping.offset + mapping.nbytes,
+                    whole=stop - start == nbytes,
+                    aligned=start % granule == 0 and stop % granule == 0,
+                    generation=self.region.generation,
+                    rdma_capable=mapping.allocation.rdma_capable,
+                    handle_types=mapping.allocation.handle_types,
+                )
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _visible(self) -> list[Range]:
+        return self.segments.between((0,) * len(self.segments), self._committed)
+
+    def _extents(self, run: Range) -> list[Range]:
+        return [(mapping.offset, mapping.offset + mapping.nbytes) for mapping in self.region.touched_by([run])]
+
+    def _units(self, targets: Sequence[int]) -> Iterator[Unit]:
+        return self.segments.units(targets, self._extents)
+
+    def _inexact(self, targets: Sequence[int]) -> list[Unit]:
+        return [unit for unit in self._units(targets) if not unit.exact]
+
+    def _only(self, unit: Unit, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of a unit's segments, and 0 for all others."""
+        members = set(unit.indices)
+        return tuple(size if index in members else 0 for index, size in enumerate(sizes))
+
+    def _adopt(self, unit: Unit, sizes: Sequence[int]) -> None:
+        committed = list(self._committed)
+        for index in unit.indices:
+            committed[index] = sizes[index]
+        self._committed = tuple(committed)
+
+    def _recount(self, unit: Unit) -> None:
+        """After a failure: what is left of a unit's segments is what is still backed without a hole."""
+        committed = list(self._committed)
+        for index in unit.indices:
+            start = self.segments.offsets[index]
+            committed[index] = self.region.backed(start, start + committed[index]) - start
+        self._committed = tuple(committed)

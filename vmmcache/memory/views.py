@@ -1,0 +1,71 @@
+"""torch tensors over bytes. The only place of `vmmcache.memory` that imports torch, and only when a view is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from vmmcache.errors import ConfigError, DriverUnavailable
+from vmmcache.units import as_count, format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["as_tensor"]
+
+
+def as_tensor(
+    capsule: object, address: int, nbytes: int, dtype: torch.dtype | None, shape: Sequence[int] | None, *, who: str
+) -> torch.Tensor:
+    """The tensor of `dtype` and `shape` over a capsule of `nbytes` at `address`.
+
+    Its storage is the capsule's bytes, all of them, whatever the shape needs. uint8 by default; as many elements as fit, in
+    one dimension, where no shape is given.
+
+    Raises
+    ------
+    ConfigError
+        `dtype` is none of torch's, does not fit the address, or `shape` is malformed or needs more than `nbytes`.
+    DriverUnavailable
+        torch is not installed, or was built without support for the device.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise DriverUnavailable(
+            "a view is a torch tensor, and torch is not installed",
+            cure="Install torch (extra `torch`), or use base_address and committed",
+            driver=who,
+            call="view",
+        ) from error
+
+    dtype = torch.uint8 if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype):
+        raise ConfigError("dtype", dtype, "must be a torch.dtype")
+    if address % dtype.itemsize:
+        raise ConfigError("dtype", dtype, f"address {address:#x} is no multiple of its {dtype.itemsize} bytes")
+    sizes = (nbytes // dtype.itemsize,) if shape is None else _sizes(shape)
+    elements = math.prod(sizes)
+    if elements * dtype.itemsize > nbytes:
+        raise ConfigError(
+            "shape",
+            shape,
+            f"needs {format_bytes(elements * dtype.itemsize)} ({elements} x {dtype}), there are {format_bytes(nbytes)}",
+        )
+    try:
+        flat = torch.from_dlpack(capsule)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise DriverUnavailable(
+            f"this torch cannot make a tensor on the device: {error}",
+            cure="Install the build of torch for the device, or use base_address and committed",
+            driver=who,
+            call="from_dlpack",
+        ) from error
+    return cast("torch.Tensor", flat[: elements * dtype.itemsize].view(dtype).view(sizes))
+
+
+def _sizes(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes):
+        raise ConfigError("shape", shape, "must be a sequence of sizes")
+    return tuple(as_count(f"shape[{place}]", size, unit="elements") for place, size in enumerate(shape))

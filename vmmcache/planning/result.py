@@ -1,0 +1,158 @@
+"""A plan: slots per pool group, the bytes that they really take, and why there are not more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from vmmcache.errors import ConfigError, QuotaError
+from vmmcache.planning.demand import Demand
+from vmmcache.planning.footprint import Footprint
+from vmmcache.planning.layout import Arrangement, CacheLayout, LifeCycle, Part
+from vmmcache.planning.limits import as_size
+from vmmcache.planning.notices import Binding, Reduction
+from vmmcache.planning.split import ratio_weights, slot_weights, split
+from vmmcache.planning.workload import Batch
+from vmmcache.units import align_down, format_bytes
+
+__all__ = ["GroupPlan", "Plan", "Weights", "over_quota", "with_slots"]
+
+
+class GroupPlan(NamedTuple):
+    """What a plan gives to one pool group."""
+
+    life_cycles: tuple[LifeCycle, ...]
+    slot_bytes: tuple[int, ...]
+    """Bytes of one slot in each pool, largest first."""
+    min_slots: int
+    """The floor: fewer are refused, now and later."""
+    slots: int
+    """Equal to the floor where no quota was given."""
+    nbytes: int
+    """Bytes that the slots take of memory, each segment rounded up to the granule."""
+    segments: tuple[tuple[Part, ...], ...]
+    """For each pool: bytes of one slot in each of its segments, and how many such segments there are."""
+    set_by: int | None
+    """The constraint that sets the floor; None where the layout itself does."""
+
+
+class Weights(NamedTuple):
+    """How what lies beyond the floors is split."""
+
+    groups: tuple[int, ...]
+    explicit: bool
+    """From the caller's own ratio."""
+
+
+class Plan(NamedTuple):
+    """What `plan` computes. Compare, pickle and hash it as you like: it is a value."""
+
+    layout: CacheLayout
+    arrangement: Arrangement
+    granule: int
+    quota: int | None
+    """Bytes configured; None where only the demand was asked for."""
+    usable: int | None
+    """The quota rounded down to the granule."""
+    groups: tuple[GroupPlan, ...]
+    nbytes: int
+    """Bytes of all groups: what a region maps for them."""
+    min_nbytes: int
+    """Bytes that the floors alone take, and so the smallest quota that is not refused."""
+    demand: tuple[tuple[int, ...], ...]
+    """For each constraint, as resolved, the slots per pool group that it needs, without resume headroom."""
+    resolved_constraints: tuple[Batch, ...]
+    reductions: tuple[Reduction, ...]
+    binding: Binding | None
+    """Why the workload had to be reduced; None where it fits as asked for."""
+    weights: Weights
+    scratch_rewind: int | None
+
+    def adjusted(
+        self,
+        quota: int | None = None,
+        *,
+        pool_ratio: Sequence[float] | None = None,
+        typical_step: Batch | None = None,
+    ) -> Plan:
+        """The plan for another quota or another split, on the same floors.
+
+        Requests that were fitted once are not fitted again: a cache that serves them has promised their lengths.
+
+        Parameters
+        ----------
+        quota : int, optional
+            Bytes; None keeps the present one.
+        pool_ratio : sequence of float, optional
+            One weight per life cycle, as for `plan`.
+        typical_step : Batch, optional
+            As for `plan`. Without either, the split's weights stay.
+
+        Raises
+        ------
+        QuotaError
+            The quota is below the floors.
+        ConfigError
+            An argument is wrong.
+        """
+        quota = self.quota if quota is None else as_size("quota", quota, minimum=1)
+        footprint = Footprint(self.layout, self.granule, self.arrangement)
+        weights = self.weights
+        if pool_ratio is not None:
+            weights = Weights(tuple(ratio_weights(self.layout, pool_ratio)), explicit=True)
+        elif typical_step is not None:
+            if not isinstance(typical_step, Batch):
+                raise ConfigError("typical_step", typical_step, "must be a Batch")
+            slots = Demand(self.layout, self.scratch_rewind).of(typical_step)
+            weights = Weights(tuple(slot_weights(footprint, slots)), explicit=False)
+        return with_slots(self, footprint, quota, weights)
+
+
+def with_slots(plan: Plan, footprint: Footprint, quota: int | None, weights: Weights, grow: bool = False) -> Plan:
+    """`plan` with slots for `quota`, its floors as they are."""
+    floors = [group.min_slots for group in plan.groups]
+    slots, usable = floors, None
+    if quota is not None:
+        usable = align_down(quota, plan.granule)
+        if plan.min_nbytes > usable and not grow:
+            raise over_quota(plan.groups, plan.granule, quota, needed=plan.min_nbytes, cause="fixed")
+        budget = max(usable, plan.min_nbytes) // plan.granule
+        slots = split(plan.layout, footprint, budget, floors, weights.groups, weights.explicit)
+    groups = tuple(
+        group._replace(slots=number, nbytes=footprint.granules(index, number) * plan.granule)
+        for index, (group, number) in enumerate(zip(plan.groups, slots, strict=True))
+    )
+    nbytes = sum(group.nbytes for group in groups)
+    return plan._replace(quota=quota, usable=usable, groups=groups, nbytes=nbytes, weights=weights)
+
+
+def over_quota(groups: Sequence[GroupPlan], granule: int, quota: int, *, needed: int, cause: str) -> QuotaError:
+    """The refusal of a quota that is below what is needed; `groups` at their floors, to say which takes most."""
+    usable = align_down(quota, granule)
+    floors = [
+        sum(-(-group.min_slots * size // granule) * count for pool in group.segments for size, count in pool)
+        for group in groups
+    ]
+    largest = floors.index(max(floors))
+    set_by = groups[largest].set_by
+    return QuotaError(
+        f"{_CAUSES[cause]}: {needed} bytes ({format_bytes(needed)}) needed, {usable} ({format_bytes(usable)}) usable of"
+        f" the {quota} configured, in granules of {granule}; {needed - usable} short. Most of it,"
+        f" {floors[largest] * granule} bytes, is for pool group {largest}, as "
+        + ("the layout itself asks" if set_by is None else f"constraints[{set_by}] asks")
+        + f". {_CURES[cause].format(needed=needed)}",
+        needed=needed,
+        usable=usable,
+        configured=quota,
+        cause=cause,
+    )
+
+
+_CAUSES = {
+    "fixed": "floors of the layout and requests that may not shrink exceed the quota by themselves",
+    "lower_bound": "FIT_TO_QUOTA requests exceed the quota even at their lower bounds",
+}
+_CURES = {
+    "fixed": "Raise the quota to {needed}, declare fewer or shorter requests, mark them FIT_TO_QUOTA, or allow growth",
+    "lower_bound": "Raise the quota to {needed}, or declare requests that write less in one step, or fewer of them",
+}

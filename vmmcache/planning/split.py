@@ -1,0 +1,127 @@
+"""Who gets what is left of a quota beyond the floors.
+
+Each group has a weight: what it would take of memory under a typical load. It gets that share of the granules, turned
+into slots; a group whose share is no more than its floor keeps the floor, and the others share what that leaves. All
+arithmetic is on integers: weights are granules, or the numerators of the caller's ratios over one denominator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import lcm
+
+from vmmcache.errors import ConfigError
+from vmmcache.planning.exact import as_exact
+from vmmcache.planning.footprint import Footprint
+from vmmcache.planning.layout import CacheLayout
+
+__all__ = ["ratio_weights", "round_half_even", "slot_weights", "split"]
+
+SUM_TOLERANCE = Fraction(1, 1_000_000)
+
+
+def ratio_weights(layout: CacheLayout, pool_ratio: Sequence[object]) -> list[int]:
+    """Weights per pool group from a ratio with one positive entry per life cycle.
+
+    Raises
+    ------
+    ConfigError
+        Wrong length, an entry that is not positive and finite, or a sum that is not 1 (within 10^-6).
+    """
+    if isinstance(pool_ratio, str) or not isinstance(pool_ratio, Sequence):
+        raise ConfigError("pool_ratio", pool_ratio, "must be a list with one number per life cycle")
+    expected = len(layout.life_cycles)
+    if len(pool_ratio) != expected:
+        raise ConfigError(
+            "pool_ratio", pool_ratio, f"length is {len(pool_ratio)}, the layout has {expected} life cycles"
+        )
+    shares = [as_exact(f"pool_ratio[{index}]", share) for index, share in enumerate(pool_ratio)]
+    for index, share in enumerate(shares):
+        if share.numerator <= 0:
+            raise ConfigError(f"pool_ratio[{index}]", pool_ratio[index], "must be positive")
+    total = sum(shares, Fraction(0))
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise ConfigError("pool_ratio", pool_ratio, f"must sum to 1.0, not {float(total):g}")
+    common = lcm(*(share.denominator for share in shares))
+    weights = [0] * len(layout.groups)
+    for cycle, share in zip(layout.life_cycles, shares, strict=True):
+        weights[cycle.group] += int(share * common)
+    return weights
+
+
+def slot_weights(footprint: Footprint, slots: Sequence[int]) -> list[int]:
+    """Weights per pool group from a load that takes `slots`: granules, at least those of one slot."""
+    return [footprint.granules(group, max(1, need)) for group, need in enumerate(slots)]
+
+
+def split(
+    layout: CacheLayout,
+    footprint: Footprint,
+    budget: int,
+    floors: Sequence[int],
+    weights: Sequence[int],
+    explicit: bool,
+) -> list[int]:
+    """Slots per pool group for a budget that covers the floors.
+
+    Parameters
+    ----------
+    layout, footprint
+        The groups and their rounding.
+    budget : int
+        Granules; at least those of the floors.
+    floors, weights : sequences of int
+        One entry per group.
+    explicit : bool
+        The weights are the caller's own ratio: a group of SSM states whose share does not exceed its floor then keeps
+        exactly the floor, because its size is known and not a matter of load.
+    """
+    slots = list(floors)
+    active = sorted(range(len(slots)), key=lambda group: (weights[group], group))
+    if explicit:
+        whole = sum(weights)
+        for group in range(len(slots)):
+            floor = footprint.granules(group, floors[group])
+            if layout.groups[group].constant and round_half_even(budget * weights[group], whole) <= floor:
+                active.remove(group)
+                budget -= floor
+    while active:
+        shares = _shares(footprint, budget, active, weights)
+        pinned = [group for group in active if shares[group] <= floors[group]]
+        if not pinned:
+            for group in active:
+                slots[group] = _filled(footprint, group, shares[group])
+            break
+        for group in pinned:
+            budget -= footprint.granules(group, floors[group])
+            slots[group] = _filled(footprint, group, floors[group])
+            active.remove(group)
+    return slots
+
+
+def round_half_even(numerator: int, denominator: int) -> int:
+    """Nearest integer to a fraction, halves to the even one, as IEEE arithmetic rounds.
+
+    >>> [round_half_even(n, 2) for n in (1, 2, 3, 5)]
+    [0, 1, 2, 2]
+    """
+    quotient, remainder = divmod(numerator, denominator)
+    return quotient + (2 * remainder + (quotient & 1) > denominator)
+
+
+def _shares(footprint: Footprint, budget: int, active: Sequence[int], weights: Sequence[int]) -> dict[int, int]:
+    """Slots that each active group gets of the budget, the lightest first, so that rounding falls on the heavy ones."""
+    remaining = sum(weights[group] for group in active)
+    shares = {}
+    for group in active:
+        share = round_half_even(budget * weights[group], remaining)
+        shares[group] = footprint.most_slots(group, share)
+        budget -= footprint.granules(group, shares[group])
+        remaining -= weights[group]
+    return shares
+
+
+def _filled(footprint: Footprint, group: int, slots: int) -> int:
+    """`slots` and those that fit into the granules that they take anyway."""
+    return footprint.most_slots(group, footprint.granules(group, slots))

@@ -1,0 +1,1 @@
+"""Plug-ins: the doors through which drivers, connectors and warm-up constraints come in."""

@@ -1,0 +1,165 @@
+"""Finding drivers: every entry point is loaded in quarantine, and a failure is a value that is shown.
+
+A failure must neither kill the host nor disappear. So nothing here raises for somebody else's broken plug-in, nothing is
+swallowed either: it becomes a `BrokenDriver`, `vmmcache probe` lists it, and asking for that driver by name raises
+DriverUnavailable with its reason. There is no fallback from one driver to another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+import pluggy
+
+from vmmcache.driver import VmmDriver
+from vmmcache.errors import ConfigError, DriverUnavailable
+from vmmcache.plugins import hookspecs
+from vmmcache.spec import DriverSpec
+
+__all__ = ["BrokenDriver", "FoundDriver", "drivers", "find_driver", "open_driver", "split_device"]
+
+DISABLE: Final = "VMMCACHE_DISABLE_DRIVERS"
+OURS: Final = "vmmcache"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDriver:
+    """A driver that a plug-in provides. Whether it works on this machine is for `probe` to say."""
+
+    name: str
+    origin: str
+    """Distribution and version that it comes from."""
+    spec: DriverSpec
+    error: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenDriver:
+    """A plug-in, or one driver of it, that could not be taken in."""
+
+    name: str
+    origin: str
+    error: str
+    """Why, for people."""
+
+
+def drivers() -> dict[str, FoundDriver | BrokenDriver]:
+    """Find every driver that is installed, without touching a device.
+
+    Ours come first and cannot be displaced. The key is the driver's name; what is broken stands under the name of its
+    entry point, with its origin added where that name is taken.
+    """
+    disabled = {name.strip() for name in os.environ.get(DISABLE, "").split(",")} - {""}
+    result: dict[str, FoundDriver | BrokenDriver] = {}
+    for entry in sorted(entry_points(group=hookspecs.GROUP), key=_ours_first):
+        origin = _origin(entry)
+        for name, outcome in _load(entry):
+            record: FoundDriver | BrokenDriver
+            if name in disabled:
+                record = BrokenDriver(name, origin, f"disabled by {DISABLE}")
+            elif isinstance(outcome, str):
+                record = BrokenDriver(name, origin, outcome)
+            elif (taken := result.get(name)) is not None:
+                record = BrokenDriver(name, origin, f"the name {name!r} is taken by {taken.origin}")
+            else:
+                record = FoundDriver(name, origin, outcome)
+            result[_free_key(result, name, origin)] = record
+    return result
+
+
+def open_driver(device: str | VmmDriver) -> VmmDriver:
+    """Open the driver of a device such as ``"cuda:0"``, ``"host"``, or a stranger's ``"musa:1"``.
+
+    A device that was opened before in this process is given again, so that all who share it share its accounts.
+
+    Raises
+    ------
+    ConfigError
+        `device` is not a device string.
+    DriverUnavailable
+        No driver of that name is installed, or it is broken, or it cannot be used here; with reason and cure.
+    """
+    if isinstance(device, VmmDriver):
+        return device
+    name, index = split_device(device)
+    key = (os.getpid(), name, index)
+    if (driver := _opened.get(key)) is None:
+        driver = _opened.setdefault(key, find_driver(name).spec.open(index))
+    return driver
+
+
+_opened: dict[tuple[int, str, int], VmmDriver] = {}
+
+
+def split_device(device: str) -> tuple[str, int]:
+    """Take ``"cuda:1"`` apart into name and index; the index is 0 where none is given."""
+    if not isinstance(device, str):
+        raise ConfigError("device", device, 'a device string such as "cuda:0" or "host"')
+    name, colon, index = device.partition(":")
+    if not name or (colon and not (index.isascii() and index.isdigit())):
+        raise ConfigError("device", device, 'not a device string; write for example "cuda:0" or "host"')
+    return name, int(index or 0)
+
+
+def find_driver(name: str) -> FoundDriver:
+    """The driver of that name, or DriverUnavailable that says what is installed, or what is broken."""
+    known = drivers()
+    record = known.get(name)
+    if isinstance(record, FoundDriver):
+        return record
+    if record is not None:
+        raise DriverUnavailable(
+            f"the plug-in of {record.origin} is broken: {record.error}",
+            cure="Repair, update or remove it; `vmmcache probe` lists every plug-in",
+            driver=name,
+        )
+    found = ", ".join(key for key, value in known.items() if isinstance(value, FoundDriver)) or "none"
+    raise DriverUnavailable(
+        f"no driver of that name is installed (installed: {found})",
+        cure="Check the spelling, or install the distribution that provides it",
+        driver=name,
+    )
+
+
+def _load(entry: EntryPoint) -> Iterable[tuple[str, DriverSpec | str]]:
+    try:
+        specs = list(_quarantined(entry))
+    except Exception as error:  # noqa: BLE001 -- a stranger's plug-in may raise anything, and that must be shown, not fatal
+        return [(entry.name, f"{type(error).__name__}: {error}")]
+    return [
+        (spec.name, spec)
+        if isinstance(spec, DriverSpec)
+        else (entry.name, f"yielded {type(spec).__name__}, not a DriverSpec")
+        for spec in specs
+    ]
+
+
+def _quarantined(entry: EntryPoint) -> Iterable[object]:
+    # A manager of its own for each plug-in: a failed one leaves nothing half registered, and no plug-in's wrapper sees
+    # another plug-in's hook call.
+    manager = pluggy.PluginManager(hookspecs.GROUP)
+    manager.add_hookspecs(hookspecs)
+    manager.register(entry.load(), name=entry.name)
+    manager.check_pending()
+    for records in manager.hook.vmmcache_drivers():
+        yield from records
+
+
+def _ours_first(entry: EntryPoint) -> tuple[bool, str, str]:
+    return entry.dist is None or entry.dist.name != OURS, entry.name, _origin(entry)
+
+
+def _origin(entry: EntryPoint) -> str:
+    return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def _free_key(taken: dict[str, FoundDriver | BrokenDriver], name: str, origin: str) -> str:
+    key, number = name, 2
+    while key in taken:
+        key = f"{name} ({origin})" if number == 2 else f"{name} ({origin}, {number})"
+        number += 1
+    return key

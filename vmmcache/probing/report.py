@@ -1,0 +1,186 @@
+"""Runs the probe's child processes and makes one report of what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vmmcache.errors import ConfigError, DriverUnavailable
+from vmmcache.plugins.host import BrokenDriver, FoundDriver, drivers, find_driver, split_device
+from vmmcache.spec import ProbeReport, Step
+
+__all__ = ["Choice", "best_device", "probe", "probe_all", "vmm_unavailable_reason"]
+
+SCHEMA: Final = 1
+TIMEOUT: Final = "VMMCACHE_PROBE_TIMEOUT_S"
+_DEFAULT_TIMEOUT_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A device, and the sentence that says why this one."""
+
+    device: str
+    why: str
+
+
+def probe(device: str) -> ProbeReport:
+    """Ask whether a device can do what vmmcache needs.
+
+    Runs in a child process: this process neither loads a vendor's library nor initialises a device, and a library that
+    crashes or hangs is a reason like any other.
+
+    Raises
+    ------
+    ConfigError
+        `device` is not a device string. Everything else, also a driver that is not installed, is an answer.
+    """
+    name, index = split_device(device)
+    try:
+        find_driver(name)
+    except DriverUnavailable as error:
+        return _answer(device, name, reason=error.reason, cure=error.cure)
+    (entry,) = probe_all(name)["drivers"]
+    found = next((one for one in entry["devices"] if one["index"] == index), None)
+    steps = tuple(Step(**step) for step in (*entry["steps"], *(found["steps"] if found else ())))
+    if found is not None:
+        return _answer(device, name, reason=found["reason"], cure=found["cure"], steps=steps, found=found)
+    if number := len(entry["devices"]):
+        reason, cure = f"there is no device {index}; {name} has {number}", f"Use an index from 0 to {number - 1}"
+        return _answer(device, name, reason=reason, cure=cure, steps=steps)
+    return _answer(device, name, reason=entry["reason"], cure=entry["cure"], steps=steps)
+
+
+def vmm_unavailable_reason(device: str) -> str | None:
+    """Why a device cannot be used, or None where it can. For engines; safe before anything has touched the device."""
+    return probe(device).reason
+
+
+def best_device() -> Choice:
+    """The first accelerator that works, else the host, with the reason for the choice."""
+    report = probe_all()
+    if report["selected"] is None:
+        raise DriverUnavailable("no driver works here", cure="`vmmcache probe` says why", driver="any", call="probe")
+    if report["accelerator"]:
+        return Choice(report["selected"], "it is the first accelerator on which virtual memory management works")
+    reasons = "; ".join(f"{entry['name']}: {entry['reason']}" for entry in report["drivers"] if entry["reason"])
+    return Choice(report["selected"], f"no accelerator can be used ({reasons or 'no driver for one is installed'})")
+
+
+def probe_all(only: str | None = None) -> dict[str, Any]:
+    """Probe every driver, or the one called `only`, each in a child process, all at once.
+
+    Returns
+    -------
+    dict
+        The object that ``vmmcache probe --json`` prints.
+    """
+    timeout_s = _timeout()
+    known = {key: record for key, record in drivers().items() if only is None or record.name == only}
+    children = {key: _start(key) for key, record in known.items() if isinstance(record, FoundDriver)}
+    deadline = time.monotonic() + timeout_s
+    entries = [
+        _finish(record, children[key], deadline, timeout_s)
+        if isinstance(record, FoundDriver)
+        else _entry(record, "broken", record.error, "Repair, update or remove the plug-in")
+        for key, record in known.items()
+    ]
+    accelerators = {record.name for record in known.values() if isinstance(record, FoundDriver) and record.spec.accelerator}
+    usable = sorted(
+        (entry["name"] not in accelerators, place, device["device"])
+        for place, entry in enumerate(entries)
+        for device in entry["devices"]
+        if device["vmm"]
+    )
+    selected = usable[0] if usable else (True, 0, None)
+    return {"schema": SCHEMA, "drivers": entries, "selected": selected[2], "accelerator": not selected[0]}
+
+
+def _start(name: str) -> subprocess.Popen[str]:
+    # -P and our own search path: the child sees the plug-ins that we see, and the folder it stands in is none of them.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "vmmcache.probing.child", name],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+
+
+def _finish(record: FoundDriver, child: subprocess.Popen[str], deadline: float, timeout_s: float) -> dict[str, Any]:
+    try:
+        out, err = child.communicate(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        reason = f"the probe gave no answer within {timeout_s:g} s; the vendor's library, or the device, hangs"
+        return _entry(record, "unavailable", reason, f"Look at the device's kernel log, or give it longer with {TIMEOUT}")
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        reason = f"the probe died of {name}; the vendor's library crashes"
+        return _entry(record, "unavailable", reason, "Reinstall or update the vendor's driver, or the plug-in")
+    if child.returncode:
+        last = (err.strip().splitlines() or ["no message"])[-1]
+        return _entry(record, "unavailable", f"the probe failed: {last}", "Report this to the author of the plug-in")
+    answer = json.loads(out)
+    if any(device["vmm"] for device in answer["devices"]):
+        return _entry(record, "ok", None, None) | answer
+    no = next((part for part in (*answer["steps"], *answer["devices"]) if part["reason"]), None)
+    reason, cure = (no["reason"], no["cure"]) if no else ("the library finds no device", "Check that one is visible here")
+    return _entry(record, "unavailable", reason, cure) | answer
+
+
+def _entry(record: FoundDriver | BrokenDriver, status: str, reason: str | None, cure: str | None) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "origin": record.origin,
+        "status": status,
+        "reason": reason,
+        "cure": cure,
+        "library": {"path": None, "version": None},
+        "devices": [],
+        "steps": [],
+    }
+
+
+def _answer(
+    device: str,
+    driver: str,
+    *,
+    reason: str | None,
+    cure: str | None,
+    steps: tuple[Step, ...] = (),
+    found: dict[str, Any] | None = None,
+) -> ProbeReport:
+    found = found or {}
+    own = ("vmm", "reason", "cure", "granule", "steps")
+    return ProbeReport(
+        ok=found.get("vmm", False),
+        driver=driver,
+        device=device,
+        reason=reason,
+        cure=cure,
+        granule=found.get("granule"),
+        steps=steps,
+        facts={key: value for key, value in found.items() if key not in own},
+    )
+
+
+def _timeout() -> float:
+    text = os.environ.get(TIMEOUT, "")
+    if not text:
+        return _DEFAULT_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(TIMEOUT, text, "must be a positive number of seconds")
+    return seconds
