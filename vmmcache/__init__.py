@@ -46,7 +46,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vmmcache.connectors.leases import RegistrationLease
-    from vmmcache.memory.descriptors import RegistrableSegment
     from vmmcache.driver import Allocation, Granularity, Mapping, MemoryInfo, Reservation, VmmDriver
     from vmmcache.errors import (
         AlignmentError,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         StateError,
         VmmCacheError,
     )
+    from vmmcache.memory.descriptors import RegistrableSegment
     from vmmcache.memory.tensor import ExtensibleTensor
     from vmmcache.plugins.hookspecs import hookimpl
     from vmmcache.plugins.host import BrokenDriver, FoundDriver, drivers, open_driver

@@ -1,11 +1,12 @@
 """What a driver of virtual memory does: a dozen plain verbs on one device.
 
-Three handles, each with the one verb that undoes it: a `Reservation` is addresses without memory (``reserve`` / ``free``),
-an `Allocation` is memory without an address (``create`` / ``release``), a `Mapping` joins one of each (``map`` / ``unmap``).
-Memory that is mapped cannot be touched before it is ``grant``-ed.
+Three handles, each with the one verb that undoes it: a `Reservation` is addresses without memory (``reserve`` /
+``free``), an `Allocation` is memory without an address (``create`` / ``release``), a `Mapping` joins one of each
+(``map`` / ``unmap``). Memory that is mapped cannot be touched before it is ``grant``-ed.
 
-A vendor implements the underscored verbs, which speak integers; callers use the public ones, which check once. The contract
-as code is `vmmcache.testing.DriverConformance`: subclass it, give it a driver, and every promise made here is a test.
+A vendor implements the underscored verbs, which speak integers; callers use the public ones, which check once. The
+contract as code is `vmmcache.testing.DriverConformance`: subclass it, give it a driver, and every promise made
+here is a test.
 """
 
 from __future__ import annotations
@@ -63,10 +64,12 @@ class Mapping:
 
     @property
     def address(self) -> Address:
+        """Address of the first byte."""
         return Address(self.reservation.address + self.offset)
 
     @property
     def nbytes(self) -> Bytes:
+        """Bytes of the whole allocation."""
         return self.allocation.nbytes
 
 
@@ -204,7 +207,9 @@ class VmmDriver(ABC):
             raise AlignmentError(f"{self.name}: offset {offset} is no multiple of the granule {self.granule}")
         if not 0 <= offset <= reservation.nbytes - allocation.nbytes:
             raise ConfigError(
-                "offset", offset, f"{allocation.nbytes} bytes there end past the reservation of {reservation.nbytes} bytes"
+                "offset",
+                offset,
+                f"{allocation.nbytes} bytes there end past the reservation of {reservation.nbytes} bytes",
             )
         self._map(reservation.address + offset, allocation.nbytes, allocation.handle)
         return Mapping(reservation, Bytes(offset), allocation)
@@ -219,7 +224,9 @@ class VmmDriver(ABC):
             raise ConfigError("run", run, "at least one mapping")
         for before, after in itertools.pairwise(run):
             if before.address + before.nbytes != after.address:
-                raise ConfigError("run", run, f"mappings at {before.address:#x} and {after.address:#x} are not adjacent")
+                raise ConfigError(
+                    "run", run, f"mappings at {before.address:#x} and {after.address:#x} are not adjacent"
+                )
         self._grant(run[0].address, sum(mapping.nbytes for mapping in run))
 
     def unmap(self, mapping: Mapping) -> None:

@@ -10,7 +10,9 @@ __all__ = ["FD_CURE", "room_for"]
 SPARE: Final = 256
 """Descriptors left to the rest of the process: sockets, files, the vendor's own."""
 
-FD_CURE: Final = "Raise the limit of open files (`ulimit -n`, or LimitNOFILE of the service), or commit in larger pieces"
+FD_CURE: Final = (
+    "Raise the limit of open files (`ulimit -n`, or LimitNOFILE of the service), or commit in larger pieces"
+)
 
 
 def room_for(count: int) -> int:

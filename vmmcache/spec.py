@@ -64,7 +64,7 @@ class DriverSpec:
 
     def __post_init__(self) -> None:
         # The name must come back out of a device string, and out of a list that is separated by commas.
-        if not isinstance(self.name, str) or not self.name.isidentifier():
+        if not str(self.name).isidentifier():
             raise ConfigError("DriverSpec.name", self.name, "letters, digits and underscores, such as 'cuda'")
 
 

@@ -86,7 +86,7 @@ def parse_bytes(text: str, *, field: str = "size") -> int:
     whole, _, fraction = number.partition(".")
     unit = _UNITS[prefix.upper()]
     # Decimal digits as integers: no float, so 0.1TiB is the same on every machine.
-    return int(whole) * unit + int(fraction or 0) * unit // 10 ** len(fraction)
+    return int(whole) * unit + int(fraction or 0) * unit // int("1" + "0" * len(fraction))
 
 
 def format_bytes(nbytes: int) -> str:

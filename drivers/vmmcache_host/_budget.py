@@ -1,8 +1,8 @@
 """How much host memory may be committed, and who says so.
 
-In this order: ``VMMCACHE_HOST_MEMORY`` (a size), the limits of this process's cgroup and of those above it, the kernel's
-estimate MemAvailable. Memory that is committed but not yet touched is in none of the kernel's numbers, so the driver counts
-it itself.
+In this order: ``VMMCACHE_HOST_MEMORY`` (a size), the limits of this process's cgroup and of those above it, the
+kernel's estimate MemAvailable. Memory that is committed but not yet touched is in none of the kernel's numbers, so
+the driver counts it itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["VARIABLE", "Budget", "read_budget"]
 VARIABLE: Final = "VMMCACHE_HOST_MEMORY"
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
-# Version 2 and version 1 of the kernel's interface: limit, usage, and the page cache that usage counts but that can be dropped.
+# Version 2 and version 1 of the kernel's interface: limit, usage, and the page cache that usage counts but that can
+# be dropped.
 _FILES: Final = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -54,7 +55,8 @@ def read_budget() -> Budget:
 
 def _meminfo(text: str) -> tuple[int, int]:
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return tuple(int(fields[name].split()[0]) * KIB for name in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]  # two names
+    total, available = (int(fields[name].split()[0]) * KIB for name in ("MemTotal", "MemAvailable"))
+    return total, available
 
 
 def _cgroup_limits(membership: str, root: Path) -> Iterator[tuple[int, int]]:

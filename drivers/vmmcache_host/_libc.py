@@ -1,7 +1,7 @@
 """The one edge to libc: every call checked, every failure a DriverError with the call's own name.
 
-mmap is called through libc, never as a raw system call: communication libraries (UCX) watch for unmaps by hooking libc's
-symbol, and what bypasses it leaves them with registrations of memory that is gone.
+mmap is called through libc, never as a raw system call: communication libraries (UCX) watch for unmaps by hooking
+libc's symbol, and what bypasses it leaves them with registrations of memory that is gone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 
 from vmmcache import DriverError
 
-__all__ = ["NO_ACCESS", "READ_WRITE", "check_errno", "map_file", "map_nothing", "protect", "unmap"]
+__all__ = ["READ_WRITE", "map_file", "map_nothing", "protect", "refusal", "unmap"]
 
-NO_ACCESS: Final = 0
 READ_WRITE: Final = flags.PROT_READ | flags.PROT_WRITE
 
 # Not named by Python's mmap module. The same on x86-64 and AArch64 (asm-generic/mman.h and mman-common.h of Linux).
 _FIXED: Final = 0x10
 _NORESERVE: Final = 0x4000
+_NO_ACCESS: Final = 0
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -37,12 +37,13 @@ _CURES: Final = {
 }
 
 
-def check_errno(call: str, code: int, what: str, *, cure: str | None = None) -> DriverError:
-    """The DriverError for `call` that failed with errno `code` while doing `what`."""
+def refusal(call: str, code: int | None, what: str, *, cure: str | None = None) -> DriverError:
+    """The DriverError for a `call` on `what` that failed with errno `code`."""
+    code = code or 0
     name = errno.errorcode.get(code, f"errno {code}")
     cure = cure or _CURES.get(code)
-    tail = f". {cure}" if cure else ""
-    return DriverError(f"host: {call} of {what}: {name} ({os.strerror(code)}){tail}", driver="host", call=call, code=code, name=name)
+    message = f"host: {call} of {what}: {name} ({os.strerror(code)})" + (f". {cure}" if cure else "")
+    return DriverError(message, driver="host", call=call, code=code, name=name)
 
 
 def map_nothing(nbytes: int, *, at: int | None = None) -> int:
@@ -59,18 +60,18 @@ def map_file(fd: int, nbytes: int, *, at: int) -> None:
 def protect(address: int, nbytes: int, access: int) -> None:
     """Set what may be done with whole pages."""
     if _libc.mprotect(address, nbytes, access):
-        raise check_errno("mprotect", ctypes.get_errno(), f"{nbytes} bytes at {address:#x}")
+        raise refusal("mprotect", ctypes.get_errno(), f"{nbytes} bytes at {address:#x}")
 
 
 def unmap(address: int, nbytes: int) -> None:
     """Give addresses back to the system."""
     if _libc.munmap(address, nbytes):
-        raise check_errno("munmap", ctypes.get_errno(), f"{nbytes} bytes at {address:#x}")
+        raise refusal("munmap", ctypes.get_errno(), f"{nbytes} bytes at {address:#x}")
 
 
 def _map(at: int | None, nbytes: int, kind: int, fd: int) -> int:
-    address = _libc.mmap(at, nbytes, NO_ACCESS, kind, fd, 0)
+    address = _libc.mmap(at, nbytes, _NO_ACCESS, kind, fd, 0)
     if address == _FAILED:
         where = "any address" if at is None else f"{at:#x}"
-        raise check_errno("mmap", ctypes.get_errno(), f"{nbytes} bytes at {where}")
+        raise refusal("mmap", ctypes.get_errno(), f"{nbytes} bytes at {where}")
     return int(address)

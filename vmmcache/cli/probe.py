@@ -16,19 +16,23 @@ __all__ = ["command"]
 
 @click.command("probe")
 @click.option("--driver", "name", metavar="NAME", help="Probe this driver only; the exit status speaks of it.")
-@click.option("--device", "index", type=click.IntRange(min=0), metavar="N", help="The exit status speaks of this device.")
+@click.option(
+    "--device", "index", type=click.IntRange(min=0), metavar="N", help="The exit status speaks of this device."
+)
 @json_option
 def command(name: str | None, index: int | None, as_json: bool) -> int:
     """Say what this host can do, why not, and the cure.
 
-    Every driver is probed in a child process, by real calls: a library that crashes or hangs is a reason like any other.
-    The exit status is 0 if a device can be used, 1 if not.
+    Every driver is probed in a child process, by real calls: a library that crashes or hangs is a reason like any
+    other. The exit status is 0 if a device can be used, 1 if not.
     """
     if index is not None and name is None:
         raise ConfigError("--device", index, "which driver's? Give --driver as well")
     report = probe_all(name)
     if name is not None and not report["drivers"]:
-        raise ConfigError("--driver", name, "no driver of that name is installed; `vmmcache probe` lists those that are")
+        raise ConfigError(
+            "--driver", name, "no driver of that name is installed; `vmmcache probe` lists those that are"
+        )
     devices = [device for entry in report["drivers"] for device in entry["devices"]]
     usable = [device for device in devices if device["vmm"] and index in (None, device["index"])]
     if as_json:
@@ -47,16 +51,22 @@ def _print(report: dict[str, Any]) -> None:
         color = {"ok": "green", "unavailable": "yellow", "broken": "red"}[entry["status"]]
         console.print(f"[bold]{entry['name']}[/] [{color}]{entry['status']}[/]  [dim]{entry['origin']}[/]")
         if entry["library"]["version"]:
-            console.print(f"  library  {entry['library']['version']}  {entry['library']['path'] or ''}".rstrip(), soft_wrap=True)
+            console.print(
+                f"  library  {entry['library']['version']}  {entry['library']['path'] or ''}".rstrip(), soft_wrap=True
+            )
         if entry["reason"]:
             console.print(f"  why      {entry['reason']}\n  cure     {entry['cure']}", soft_wrap=True, markup=False)
         for device in entry["devices"]:
             table = Table(title=_title(device), title_justify="left", title_style="", box=None, padding=(0, 1))
             for header in ("step", "", "found", "ms"):
-                table.add_column(header, justify="right" if header == "ms" else "left", style="dim" if header == "ms" else "")
+                table.add_column(
+                    header, justify="right" if header == "ms" else "left", style="dim" if header == "ms" else ""
+                )
             for step in (*entry["steps"], *device["steps"]):
                 found = step["detail"] if step["ok"] else f"{step['reason']}. {step['cure']}"
-                table.add_row(step["name"], "[green]yes[/]" if step["ok"] else "[yellow]no[/]", found, f"{step['ms']:.2f}")
+                table.add_row(
+                    step["name"], "[green]yes[/]" if step["ok"] else "[yellow]no[/]", found, f"{step['ms']:.2f}"
+                )
             console.print(table)
         console.print()
     kind = "an accelerator" if report["accelerator"] else "no accelerator"

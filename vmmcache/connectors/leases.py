@@ -1,8 +1,9 @@
 """Who holds which range.
 
-A connector registers memory with a NIC once and trusts it for hours. Neither the kernel, nor the vendor's driver, nor the
-NIC refuses to unmap what is registered, and afterwards transfers go on "succeeding" into pages that nobody sees. So a lease
-is the only guard there is: as long as it lives, every operation that would unmap or cut off a byte of its range is refused.
+A connector registers memory with a NIC once and trusts it for hours. Neither the kernel, nor the vendor's driver,
+nor the NIC refuses to unmap what is registered, and afterwards transfers go on "succeeding" into pages that nobody
+sees. So a lease is the only guard there is: as long as it lives, every operation that would unmap or cut off a
+byte of its range is refused.
 
 A lease owns whole granules, because that is what a registration pins.
 """
@@ -61,7 +62,9 @@ class RegistrationLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.release()
 
     @property
@@ -149,7 +152,7 @@ class LeaseBook:
                 continue
             try:
                 lease._on_revoke(lease)
-            except Exception as error:  # noqa: BLE001 -- the owner's code may raise anything; that it did is the refusal
+            except Exception as error:  # the owner's code may raise anything; that it did is the refusal
                 raise LeaseError(
                     f"{lease.owner} did not let go of segment {lease.segment_index}: {type(error).__name__}: {error}",
                     owners=(lease.owner,),

@@ -21,7 +21,7 @@ from vmmcache.demo.decoder import Decoder
 from vmmcache.demo.report import Report
 from vmmcache.demo.serving import Serving
 from vmmcache.demo.shape import read_shape
-from vmmcache.demo.where import Choice
+from vmmcache.demo.where import Place
 from vmmcache.demo.workload import choose_block_tokens, plan_workload
 from vmmcache.units import format_bytes
 
@@ -55,7 +55,7 @@ class Life:
         The model's name, for the report.
     config
         Its config.json.
-    choice
+    place
         The driver, and why this one.
     tokens
         Decode steps.
@@ -66,10 +66,10 @@ class Life:
         The config names something that the demo's decoder does not do; the error names the field.
     """
 
-    def __init__(self, model: str, config: dict[str, Any], choice: Choice, *, tokens: int) -> None:
+    def __init__(self, model: str, config: dict[str, Any], place: Place, *, tokens: int) -> None:
         full = read_shape(config)
         self._shape: Final = full.trimmed(**TRIM)
-        self._driver: Final = choice.driver
+        self._driver: Final = place.driver
         token_bytes = 2 * full.kv_heads * full.head_dim * getattr(torch, full.dtype).itemsize
         block_tokens = choose_block_tokens(token_bytes)
         block_bytes = block_tokens * token_bytes
@@ -86,7 +86,7 @@ class Life:
             head_dim=full.head_dim,
             dtype=getattr(torch, full.dtype),
         )
-        self.report: Final = Report(model, full, self._shape, choice, self._layout, self._work, seed=_SEED)
+        self.report: Final = Report(model, full, self._shape, place, self._layout, self._work, seed=_SEED)
         self.cache: GrowingCache | None = None
 
     def live(self) -> Iterator[Moment]:
@@ -113,7 +113,6 @@ class Life:
         yield from self._decode(serving)
         yield Moment("register", 0, 1)
         old = self._register(serving, cache)
-        self.report.decoded(serving, cache)
         most_descriptors = _open_descriptors()
         yield Moment("sleep and wake", 0, 1)
         self._sleep_and_wake(serving, cache, old)
@@ -155,6 +154,8 @@ class Life:
             refusal = self._shrink(cache)
             cache.grow(serving.step)
             serving.decode()
+        # Only now, so that the step under leases counts among those compared.
+        self.report.decoded(serving, cache)
         self.report.registered(segments, self._layout.layers, refusal, grown=cache.blocks - blocks)
         return segments
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from vmmcache import LeaseError, MemoryInfo, RegistrableSegment, VmmCacheError
+from vmmcache import LeaseError, MemoryInfo, RegistrableSegment
 from vmmcache.demo.caches import BlockLayout, GrowingCache
 from vmmcache.demo.serving import Serving
 from vmmcache.demo.shape import DecoderShape
-from vmmcache.demo.where import Choice
+from vmmcache.demo.where import Place
 from vmmcache.demo.workload import GROWTHS, Workload
 from vmmcache.units import format_bytes
 
@@ -26,13 +26,13 @@ class Report:
         model: str,
         full: DecoderShape,
         run: DecoderShape,
-        choice: Choice,
+        place: Place,
         layout: BlockLayout,
         work: Workload,
         *,
         seed: int,
     ) -> None:
-        driver = choice.driver
+        driver = place.driver
         self.checks: list[dict[str, Any]] = []
         self.complete = False
         self._values: dict[str, Any] = {
@@ -40,7 +40,7 @@ class Report:
                 "name": driver.name,
                 "device": driver.device,
                 "torch_device": driver.torch_device,
-                "why": choice.why,
+                "why": place.why,
                 "granule": driver.granule,
             },
             "model": {
@@ -73,13 +73,10 @@ class Report:
             },
         }
 
-    def to_dict(self, error: VmmCacheError | None = None) -> dict[str, Any]:
-        """Give the JSON object; `error` is what ended the life early."""
-        ok = self.complete and error is None and all(check["ok"] for check in self.checks)
-        result = {"schema": SCHEMA, "ok": ok, **self._values, "checks": self.checks}
-        if error is not None:
-            result["error"] = {"type": type(error).__name__, "message": str(error)}
-        return result
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON object. Its "ok" is true only after a whole life in which every check held."""
+        ok = self.complete and all(check["ok"] for check in self.checks)
+        return {"schema": SCHEMA, "ok": ok, **self._values, "checks": self.checks}
 
     def decoded(self, serving: Serving, cache: GrowingCache) -> None:
         """Enter what decoding showed, the steps under leases included."""
@@ -93,6 +90,7 @@ class Report:
             "logical": len(cache.growths) - 1,
             "physical": len(physical),
             "seconds": round(cache.growth_seconds, 3),
+            "first": asdict(cache.growths[0]),
             "events": [asdict(growth) for growth in physical],
         }
         self._values["bytes"] = {
@@ -111,7 +109,7 @@ class Report:
             difference is None,
             f"at all {serving.compared} steps, to a cache of {format_bytes(full)} allocated at once"
             if difference is None
-            else f"first different at {difference.step}, by up to {difference.largest:g}",
+            else f"different since {difference.step}, there by up to {difference.largest}",
         )
         self._check(
             "addresses never moved",

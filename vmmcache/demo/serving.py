@@ -6,6 +6,7 @@ one of them gave back something else than was written.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,8 +37,8 @@ class Difference:
     """Where the logits of the two caches differed for the first time."""
 
     step: str
-    largest: float
-    """Largest absolute difference of two logits; NaN where one of them is."""
+    largest: float | None
+    """Largest absolute difference of two logits; None where one of them is no number."""
 
 
 class Serving:
@@ -116,7 +117,8 @@ class Serving:
         found = self._forward(run, self._cache.layers)
         self.compared += 1
         if self.difference is None and not torch.equal(found, expected):
-            self.difference = Difference(run.name, float((found - expected).abs().max()))
+            largest = float((found - expected).abs().max())
+            self.difference = Difference(run.name, largest if math.isfinite(largest) else None)
         return expected
 
     def _forward(self, run: _Run, layers: list[Tensor]) -> Tensor:

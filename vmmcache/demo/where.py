@@ -10,13 +10,13 @@ import torch
 from vmmcache import DriverUnavailable, VmmDriver, open_driver
 from vmmcache.probing import best_device
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Place", "choose"]
 
 HOST: Final = "host"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Place:
     """A driver that works here, on a device that torch can reach."""
 
     driver: VmmDriver
@@ -24,7 +24,7 @@ class Choice:
     """A sentence for people."""
 
 
-def choose(device: str | None) -> Choice:
+def choose(device: str | None) -> Place:
     """Open `device`, or the best one of this machine where None.
 
     Raises
@@ -44,13 +44,13 @@ def choose(device: str | None) -> Choice:
                 driver=driver.name,
                 call="torch.empty",
             )
-        return Choice(driver, "you asked for it")
+        return Place(driver, "you asked for it")
     best = best_device()
     driver = open_driver(best.device)
     if (refusal := torch_refuses(driver.torch_device)) is None:
-        return Choice(driver, best.why)
+        return Place(driver, best.why)
     why = f"{driver.device} would do ({best.why}), but this torch cannot reach it: {refusal}"
-    return Choice(open_driver(HOST), why)
+    return Place(open_driver(HOST), why)
 
 
 def torch_refuses(device: str) -> str | None:

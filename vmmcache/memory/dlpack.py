@@ -1,9 +1,9 @@
 """DLPack capsules over bare addresses, for any device type.
 
-The capsule's deleter is how a tensor library says that the last of its views is gone. Two things are done so that this is
-safe also when the interpreter shuts down: the structure that the library holds is never freed by the garbage collector (it
-is allocated raw, and freed by the deleter alone), and `atexit` takes the deleter out of every structure that is still held,
-because what dies after the interpreter has no Python left to call.
+The capsule's deleter is how a tensor library says that the last of its views is gone. Two things are done so that
+this is safe also when the interpreter shuts down: the structure that the library holds is never freed by the
+garbage collector (it is allocated raw, and freed by the deleter alone), and `atexit` takes the deleter out of
+every structure that is still held, because what dies after the interpreter has no Python left to call.
 
 Layout of the structures: DLPack 0.8, ``dlpack.h``.
 """
@@ -63,19 +63,22 @@ _held: dict[int, Callable[[], object]] = {}
 """Structures that a capsule or a tensor library still holds, by address, with what to call when it lets go."""
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _deleter(address: int) -> None:
+def _delete(address: int) -> None:
     on_delete = _held.pop(address, None)
     _python.PyMem_RawFree(address)
     if on_delete is not None:
         on_delete()
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _destructor(capsule: int) -> None:
+def _destroy(capsule: int) -> None:
     # A library that takes the tensor renames the capsule; one that still has its own name was never taken.
     if _is_valid(capsule, _NAME):
-        _deleter(_get_pointer(capsule, _NAME))
+        _delete(_get_pointer(capsule, _NAME))
+
+
+# Called from C: the one with the GIL released, by whoever frees a tensor; the other by Python itself, holding it.
+_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete)
+_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 
 
 @atexit.register

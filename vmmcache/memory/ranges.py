@@ -46,7 +46,7 @@ def subtract(ranges: Iterable[Range], holes: Sequence[Range]) -> list[Range]:
         for lower, upper in inside(holes, start, stop):
             if start < lower:
                 rest.append((start, lower))
-            start = upper  # noqa: PLW2901 -- what is left of this range begins here
+            start = upper
         if start < stop:
             rest.append((start, stop))
     return rest

@@ -7,6 +7,7 @@ fail), give back (what the driver refuses stays owed). Defragmenting exchanges a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from vmmcache.errors import DriverError
@@ -26,20 +27,22 @@ class SegmentedRegion:
         self.region: Final = region
         self.segments: Final = segments
         self._guard = guard
-        self._committed: tuple[int, ...] = (0,) * len(segments)
+        self._committed = [0] * len(segments)
         self._backup: list[bytearray] | None = None
 
     @property
     def committed(self) -> tuple[int, ...]:
         """Visible bytes of each segment; none while asleep or closed."""
-        return self._committed if self.region.state is State.COMMITTED else (0,) * len(self.segments)
+        return tuple(self._committed) if self.region.state is State.COMMITTED else (0,) * len(self.segments)
 
     def doomed(self, targets: Sequence[int], *, defragment: bool) -> list[Range]:
         """Bytes that a commit to `targets` would take away or exchange."""
         cuts = self.segments.between(targets, self._committed)
         if not defragment:
             return cuts
-        return sorted({*cuts, *(extent for unit in self._inexact(targets) for run in unit.runs for extent in self._extents(run))})
+        return sorted(
+            {*cuts, *(extent for unit in self._inexact(targets) for run in unit.runs for extent in self._extents(run))}
+        )
 
     # Growing and shrinking ------------------------------------------------------------------------------------------
 
@@ -47,7 +50,7 @@ class SegmentedRegion:
         """Make every segment's visible bytes those of `targets`."""
         self.region.advance(Event.COMMIT)
         self._guard(self.doomed(targets, defragment=defragment))
-        before = self._committed
+        before = tuple(self._committed)
         low = tuple(map(min, before, targets))
         if not defragment:
             growing = tuple(new if new > old else 0 for old, new in zip(before, targets, strict=True))
@@ -59,54 +62,57 @@ class SegmentedRegion:
             self._rebuild(targets)
         self._cut(targets)
 
-    def _cut(self, targets: tuple[int, ...]) -> None:
+    def _cut(self, targets: Sequence[int]) -> None:
         cut = any(new < old for old, new in zip(self._committed, targets, strict=True))
-        self._committed = targets
+        self._committed = list(targets)
         if cut:
             # Also where no allocation goes back: descriptors of the bytes cut off are stale (C4).
             self.region.generation += 1
         if cut or self.region.owes:
             self.region.retain(self.segments.spans(targets))
 
-    def _rebuild(self, targets: tuple[int, ...]) -> None:
+    def _rebuild(self, targets: Sequence[int]) -> None:
         """One allocation for each segment, the old memory back first."""
         for unit in list(self._units(targets)):
-            visible = self._only(unit, targets)
-            try:
+            with self._exchange(unit, targets):
                 if unit.exact:
-                    self.region.clean(self.segments.between(self._only(unit, self._committed), visible))
+                    self.region.clean(self.segments.between(self._committed, targets, unit.indices))
                 else:
-                    self.region.rebuild(unit.runs, self.segments.between((0,) * len(visible), visible))
-            except DriverError:
-                self._recount(unit)
-                raise
-            self._adopt(unit, targets)
+                    self.region.rebuild(unit.runs, self.segments.between(None, targets, unit.indices))
 
-    def _move(self, targets: tuple[int, ...]) -> None:
+    def _move(self, targets: Sequence[int]) -> None:
         """One allocation for each segment, contents copied, unit by unit, each all or nothing."""
-        before = self._committed
+        before = tuple(self._committed)
+        low = tuple(map(min, before, targets))
         try:
             for unit in list(self._units(targets)):
-                visible, old = self._only(unit, targets), self._only(unit, before)
-                low = tuple(map(min, old, visible))
-                fresh = self.segments.between(low, visible)
-                try:
+                fresh = self.segments.between(low, targets, unit.indices)
+                with self._exchange(unit, targets):
                     if unit.exact:
                         self.region.clean(fresh)
                     else:
-                        self.region.move(unit.runs, fresh, self.segments.between((0,) * len(low), low))
-                except DriverError:
-                    self._recount(unit)
-                    raise
-                self._adopt(unit, targets)
+                        self.region.move(unit.runs, fresh, self.segments.between(None, low, unit.indices))
         except DriverError as error:
             # What has grown goes back to what it was; what was cut in units already moved cannot come back.
-            self._committed = tuple(map(min, before, self._committed))
+            self._committed = list(map(min, before, self._committed))
             try:
                 self.region.retain(self.segments.spans(self._committed))
             except DriverError as refusal:
                 error.add_note(f"undoing failed too: {refusal}")
             raise
+
+    @contextmanager
+    def _exchange(self, unit: Unit, targets: Sequence[int]) -> Iterator[None]:
+        """Afterwards a unit's segments have the bytes of `targets`; after a failure, what is backed without a hole."""
+        try:
+            yield
+        except DriverError:
+            for index in unit.indices:
+                start = self.segments.offsets[index]
+                self._committed[index] = self.region.backed(start, start + self._committed[index]) - start
+            raise
+        for index in unit.indices:
+            self._committed[index] = targets[index]
 
     # Sleeping -------------------------------------------------------------------------------------------------------
 
@@ -167,7 +173,7 @@ class SegmentedRegion:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _visible(self) -> list[Range]:
-        return self.segments.between((0,) * len(self.segments), self._committed)
+        return self.segments.between(None, self._committed)
 
     def _extents(self, run: Range) -> list[Range]:
         return [(mapping.offset, mapping.offset + mapping.nbytes) for mapping in self.region.touched_by([run])]
@@ -177,22 +183,3 @@ class SegmentedRegion:
 
     def _inexact(self, targets: Sequence[int]) -> list[Unit]:
         return [unit for unit in self._units(targets) if not unit.exact]
-
-    def _only(self, unit: Unit, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The sizes of a unit's segments, and 0 for all others."""
-        members = set(unit.indices)
-        return tuple(size if index in members else 0 for index, size in enumerate(sizes))
-
-    def _adopt(self, unit: Unit, sizes: Sequence[int]) -> None:
-        committed = list(self._committed)
-        for index in unit.indices:
-            committed[index] = sizes[index]
-        self._committed = tuple(committed)
-
-    def _recount(self, unit: Unit) -> None:
-        """After a failure: what is left of a unit's segments is what is still backed without a hole."""
-        committed = list(self._committed)
-        for index in unit.indices:
-            start = self.segments.offsets[index]
-            committed[index] = self.region.backed(start, start + committed[index]) - start
-        self._committed = tuple(committed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vmmcache.errors import ConfigError
@@ -69,10 +69,14 @@ class Segments:
         """The granules of every segment that has bytes. Neighbours may share one."""
         return [self.span(index, nbytes) for index, nbytes in enumerate(committed) if nbytes]
 
-    def between(self, lower: Sequence[int], upper: Sequence[int]) -> list[Range]:
-        """The bytes of each segment from `lower` to `upper`, where `upper` is more."""
+    def between(
+        self, lower: Sequence[int] | None, upper: Sequence[int], indices: Iterable[int] | None = None
+    ) -> list[Range]:
+        """The bytes from `lower` (None: the first) to `upper`, where that is more, of all segments or of `indices`."""
         return [
-            (start + low, start + high) for start, low, high in zip(self.offsets, lower, upper, strict=True) if low < high
+            (self.offsets[index] + low, self.offsets[index] + upper[index])
+            for index in (range(len(self)) if indices is None else indices)
+            if (low := lower[index] if lower else 0) < upper[index]
         ]
 
     def units(self, committed: Sequence[int], extents: Callable[[Range], Sequence[Range]]) -> Iterator[Unit]:
@@ -116,5 +120,7 @@ def _sizes(capacity: int, segments: int | Sequence[int]) -> tuple[int, ...]:
     count = as_count("segments", segments, minimum=1, unit="segments")
     size, rest = divmod(capacity, count)
     if rest or not size:
-        raise ConfigError("capacity", capacity, f"does not divide into {count} equal segments; give their sizes instead")
+        raise ConfigError(
+            "capacity", capacity, f"does not divide into {count} equal segments; give their sizes instead"
+        )
     return (size,) * count

@@ -10,12 +10,12 @@ much of the second there may be:
 - ASLEEP: the memory went back to the device; its shape is remembered, addresses and views stay.
 - CLOSED: the addresses went back too. Nothing leads out of it but CLOSE, which then does nothing.
 
-Two rules hold for everything in this package. An event that is not in the table raises StateError before any driver call,
-and the state stays. An event that fails leaves the state as it was, with one exception: where memory is being given *back*
-(DECOMMIT, SLEEP, CLOSE) and the driver refuses to take it, the event counts as happened, what could not be given back is
-kept on a list (see `region.Region.condemned`), and the next event tries it first.
+Two rules hold for everything in this package. An event that is not in the table raises StateError before any
+driver call, and the state stays. An event that fails leaves the state as it was, with one exception: where memory
+is being given *back* (a shrinking COMMIT, SLEEP, CLOSE) and the driver refuses to take it, the event counts as
+happened, what could not be given back stays in the region's ledger, and the next event tries it first.
 
-Leases are not in the table. They stand beside it and veto DECOMMIT, SLEEP and CLOSE of the bytes they cover.
+Leases are not in the table. They stand beside it and veto whatever would take away the bytes they cover.
 
 ``docs/invariants.md`` shows this table; a test holds the two equal. Whoever adds a state changes the table here and the
 stateful machine in `vmmcache.testing.stateful`, which draws its rules from it.
@@ -34,6 +34,8 @@ __all__ = ["TRANSITIONS", "Event", "State", "next_state"]
 
 
 class State(enum.Enum):
+    """How much memory there may be behind the addresses."""
+
     RESERVED = "reserved"
     COMMITTED = "committed"
     ASLEEP = "asleep"
@@ -41,6 +43,8 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
+    """What a caller asks for; the value is the method's name."""
+
     COMMIT = "commit"
     """Grow, shrink, or rebuild what is committed."""
     LEASE = "lease"
@@ -91,5 +95,7 @@ def next_state(state: State, event: Event, *, who: str) -> State:
     except KeyError:
         cure = _CURE.get((state, event), "make a new one")
         raise StateError(
-            f"{who} is {state.value}, which does not allow {event.value}(); {cure}", state=state.value, event=event.value
+            f"{who} is {state.value}, which does not allow {event.value}(); {cure}",
+            state=state.value,
+            event=event.value,
         ) from None

@@ -29,14 +29,15 @@ __all__ = ["ExtensibleTensor"]
 class ExtensibleTensor:
     """Device memory that grows and shrinks without moving.
 
-    Addresses are reserved once, for `capacity` bytes, which may be more than the device has. Memory is committed later and
-    appears behind them; `base_address` and every view keep their address until `close` (I1).
+    Addresses are reserved once, for `capacity` bytes, which may be more than the device has. Memory is committed
+    later and appears behind them; `base_address` and every view keep their address until `close` (I1).
 
-    The tensor is divided into segments, each of which grows as a prefix of its place: one segment for a cache that is laid
-    out block by block, one per layer for a cache that is laid out layer by layer.
+    The tensor is divided into segments, each of which grows as a prefix of its place: one segment for a cache that
+    is laid out block by block, one per layer for a cache that is laid out layer by layer.
 
-    Methods may be called from any thread; each is done as a whole before another begins. The device must be idle with
-    respect to bytes that an operation takes away; vmmcache waits for it, but does not keep others from starting new work.
+    Methods may be called from any thread; each is done as a whole before another begins. The device must be idle
+    with respect to bytes that an operation takes away; vmmcache waits for it, but does not keep others from
+    starting new work.
 
     Parameters
     ----------
@@ -47,8 +48,8 @@ class ExtensibleTensor:
     segments : int or sequence of int
         A count of equal segments, or the size of each in bytes. Sizes need not be multiples of the granule.
     chunk : int, optional
-        Most bytes of an allocation, for tensors that shrink often: an allocation goes back only as a whole. Rounded down to
-        the granule. By default every growth of a segment is one allocation.
+        Most bytes of an allocation, for tensors that shrink often: an allocation goes back only as a whole.
+        Rounded down to the granule. By default every growth of a segment is one allocation.
 
     Raises
     ------
@@ -96,7 +97,9 @@ class ExtensibleTensor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # What there is --------------------------------------------------------------------------------------------------
@@ -175,18 +178,20 @@ class ExtensibleTensor:
     ) -> None:
         """Set how many bytes of each segment are backed by memory: grow, shrink, or both.
 
-        Contents stay. New bytes read as zero (I7). Growing maps each maximal unmapped run of granules as one allocation.
-        Shrinking gives back every allocation that lies wholly beyond the cut; one that straddles it stays and counts in
-        `physical_bytes`. Growth comes first, so it cannot use what a shrink in the same call gives back.
+        Contents stay. New bytes read as zero (I7). Growing maps each maximal unmapped run of granules as one
+        allocation. Shrinking gives back every allocation that lies wholly beyond the cut; one that straddles it
+        stays and counts in `physical_bytes`. Growth comes first, so it cannot use what a shrink in the same call
+        gives back.
 
         Parameters
         ----------
         nbytes : int or sequence of int
             Bytes for every segment, or one number for each. 0 is fine.
         defragment : bool
-            Give each segment one allocation of exactly the granules that it needs, whatever `chunk` says; neighbours that
-            share a granule get one together. A segment that has it is left alone. Contents of others are lost unless
-            `keep`: their memory goes back first, segment by segment, because the new could not be had otherwise.
+            Give each segment one allocation of exactly the granules that it needs, whatever `chunk` says;
+            neighbours that share a granule get one together. A segment that has it is left alone. Contents of
+            others are lost unless `keep`: their memory goes back first, segment by segment, because the new could
+            not be had otherwise.
         keep : bool
             With `defragment`: copy the contents. Needs room for one segment beside what is there.
         revoke : bool
@@ -276,7 +281,7 @@ class ExtensibleTensor:
     # Views ----------------------------------------------------------------------------------------------------------
 
     def view(self, dtype: torch.dtype | None = None, shape: Sequence[int] | None = None) -> torch.Tensor:
-        """A torch tensor over the whole reservation, committed or not, for layouts that are made before memory is there.
+        """A torch tensor over the whole reservation, committed or not, for layouts made before memory is there.
 
         Touching bytes that are not committed faults. Never hand it to a connector, and never copy or save it whole.
 
@@ -337,11 +342,13 @@ class ExtensibleTensor:
         if not isinstance(segment, RegistrableSegment):
             raise ConfigError("segment", segment, "must be a RegistrableSegment of this tensor")
         with self._region.lock:
-            inside = self.base_address <= segment.base and segment.base + segment.nbytes <= self.base_address + self.capacity
+            inside = (
+                self.base_address <= segment.base and segment.base + segment.nbytes <= self.base_address + self.capacity
+            )
             if segment.generation != self.generation or self._region.state is not State.COMMITTED or not inside:
                 raise StaleSegment(
                     f"{segment.nbytes} bytes at {segment.base:#x} were described in generation {segment.generation}; "
-                    f"{self!r} is in generation {self.generation}. Take registrable() again, and register what it gives",
+                    f"{self!r} is in generation {self.generation}. Take registrable() again and register that",
                     owners=tuple(lease.owner for lease in self._leases.on(segment.segment_index)),
                 )
 
@@ -358,8 +365,8 @@ class ExtensibleTensor:
         owner : str
             Named in every refusal.
         on_revoke : callable, optional
-            Called with the lease by ``revoke=True``, before anything is touched. It must have let go of the memory when it
-            returns; an exception is a refusal. A lease without one can only be released by its owner.
+            Called with the lease by ``revoke=True``, before anything is touched. It must have let go of the memory
+            when it returns; an exception is a refusal. A lease without one can only be released by its owner.
 
         Raises
         ------
@@ -367,8 +374,7 @@ class ExtensibleTensor:
             Segment `i` has nothing committed, or the tensor is asleep or closed.
         """
         index = self._memory.segments.index(i)
-        if not isinstance(owner, str) or not owner:
-            raise ConfigError("owner", owner, "must be a name that refusals can show")
+        _check_owner(owner)
         if on_revoke is not None and not callable(on_revoke):
             raise ConfigError("on_revoke", on_revoke, "must be callable")
         with self._region.lock:
@@ -401,3 +407,8 @@ class ExtensibleTensor:
     def _check_open(self, event: str) -> None:
         if self._region.state is State.CLOSED:
             raise StateError(f"{self!r} does not allow {event}(); make a new one", state=self.state, event=event)
+
+
+def _check_owner(owner: object) -> None:
+    if not isinstance(owner, str) or not owner:
+        raise ConfigError("owner", owner, "must be a name that refusals can show")

@@ -10,9 +10,9 @@ __all__ = ["UndoStack"]
 class UndoStack(ExitStack):
     """An ExitStack that `commit` disarms.
 
-    Push the undo of a call *after* the call succeeded: an undo pushed before would take back what never happened, and its
-    own error would hide the one that matters. Undo steps do not raise driver errors; they hand what the driver refuses to
-    take back to `Region.condemned` and say so in a note on the error that is on its way.
+    Push the undo of a call *after* the call succeeded: an undo pushed before would take back what never happened,
+    and its own error would hide the one that matters. Undo steps raise no driver errors of their own: what
+    the driver refuses goes to the region's ledger, and a note on the error that is on its way says so.
 
     >>> with UndoStack() as undo:
     ...     _ = undo.callback(print, "undone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from vmmcache.errors import ConfigError, DriverUnavailable
 from vmmcache.units import as_count, format_bytes
@@ -20,8 +20,8 @@ def as_tensor(
 ) -> torch.Tensor:
     """The tensor of `dtype` and `shape` over a capsule of `nbytes` at `address`.
 
-    Its storage is the capsule's bytes, all of them, whatever the shape needs. uint8 by default; as many elements as fit, in
-    one dimension, where no shape is given.
+    Its storage is the capsule's bytes, all of them, whatever the shape needs. uint8 by default; as many elements
+    as fit, in one dimension, where no shape is given.
 
     Raises
     ------
@@ -32,6 +32,7 @@ def as_tensor(
     """
     try:
         import torch
+        import torch.utils.dlpack
     except ModuleNotFoundError as error:
         raise DriverUnavailable(
             "a view is a torch tensor, and torch is not installed",
@@ -54,7 +55,7 @@ def as_tensor(
             f"needs {format_bytes(elements * dtype.itemsize)} ({elements} x {dtype}), there are {format_bytes(nbytes)}",
         )
     try:
-        flat = torch.from_dlpack(capsule)
+        flat = torch.utils.dlpack.from_dlpack(capsule)
     except (RuntimeError, ValueError, AssertionError) as error:
         raise DriverUnavailable(
             f"this torch cannot make a tensor on the device: {error}",
@@ -62,7 +63,7 @@ def as_tensor(
             driver=who,
             call="from_dlpack",
         ) from error
-    return cast("torch.Tensor", flat[: elements * dtype.itemsize].view(dtype).view(sizes))
+    return flat[: elements * dtype.itemsize].view(dtype).view(sizes)
 
 
 def _sizes(shape: object) -> tuple[int, ...]:

@@ -118,7 +118,8 @@ class Demand:
             if window <= FULL:
                 slots.append(blocks if window == FULL else copies)
             elif self._sustained:
-                slots.append(sum(self._worst(window, sinks, share, whole, c - h) * count for c, h, count in items))
+                worst = sum(self._worst(window, sinks, share, whole, c - h) * count for c, h, count in items)
+                slots.append(worst - min(sinks, prompt) * copies)
             else:
                 kept = max(sinks, prompt) if prompt else sinks
                 past = 1 - window
@@ -144,14 +145,14 @@ class Demand:
             if window <= FULL:
                 slots.append(prompt if window == FULL else 0)
             elif self._sustained:
-                slots.append(self._laggard(window, sinks, share, whole, items, prompt))
+                slots.append(min(sinks, prompt) + self._laggard(window, sinks, share, whole, items, prompt))
             else:
                 slots.append(prompt - max(0, min(prompt, (shortest + 1 - window) // self._t) - sinks))
         return slots
 
     def deciding(self, items: list[Item]) -> list[Item]:
         """Those of `items` on which `shared` depends."""
-        if self._sustained and self._rewind is not None:
+        if self._sustained:
             return items
         return [min(items, key=lambda item: item[1])] if items else []
 
@@ -188,18 +189,19 @@ class Demand:
     def _laggard(self, window: int, sinks: int, share: int, whole: int, items: list[Item], prompt: int) -> int:
         """Slots beyond everybody's worst that a request can need that still pays for the shared prompt.
 
-        Without scratch there are none: a prompt block costs a slot, whoever pays. With scratch, blocks of the prompt
-        are not passed through scratch slots, so one request - the last one to leave the prompt - may need more.
+        Mostly there are none: a prompt block costs a slot, whoever pays. But a request shorter than the prompt pays for
+        blocks that it does not have, and blocks of the prompt do not pass through scratch slots. It is the last request
+        to leave the prompt that counts, so one of them and not all.
         """
-        if self._rewind is None:
-            return 0
         t = self._t
         kept = max(sinks, prompt)
         excess = 0
         for capacity, history, _ in items:
             headroom = capacity - history
             worst = self._worst(window, sinks, share, whole, headroom)
-            for phase in range(t):
+            shared = prompt - max(0, min(prompt, (history + 1 - window) // t) - sinks)
+            excess = max(excess, shared - worst)
+            for phase in range(t if self._rewind is not None else 0):
                 # At a given phase the need grows until the window fills, and falls from there on: the peak is there.
                 start = history + phase
                 peak = start + max(0, -((start + 1 - window - sinks * t) // t)) * t

@@ -1,7 +1,7 @@
 """The hooks. They register and do no work: what they yield is called directly from then on.
 
-A plug-in is an installed distribution with an entry point in the group ``vmmcache`` that names a *module*; the module has
-one or more of these functions, each marked with `hookimpl`::
+A plug-in is an installed distribution with an entry point in the group ``vmmcache`` that names a *module*; the
+module has one or more of these functions, each marked with `hookimpl`::
 
     from vmmcache import DriverSpec, hookimpl
 

@@ -1,8 +1,8 @@
 """Finding drivers: every entry point is loaded in quarantine, and a failure is a value that is shown.
 
-A failure must neither kill the host nor disappear. So nothing here raises for somebody else's broken plug-in, nothing is
-swallowed either: it becomes a `BrokenDriver`, `vmmcache probe` lists it, and asking for that driver by name raises
-DriverUnavailable with its reason. There is no fallback from one driver to another.
+A failure must neither kill the host nor disappear. So nothing here raises for somebody else's broken plug-in,
+nothing is swallowed either: it becomes a `BrokenDriver`, `vmmcache probe` lists it, and asking for that driver by
+name raises DriverUnavailable with its reason. There is no fallback from one driver to another.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def find_driver(name: str) -> FoundDriver:
 def _load(entry: EntryPoint) -> Iterable[tuple[str, DriverSpec | str]]:
     try:
         specs = list(_quarantined(entry))
-    except Exception as error:  # noqa: BLE001 -- a stranger's plug-in may raise anything, and that must be shown, not fatal
+    except Exception as error:  # noqa: BLE001 -- a stranger's plug-in may raise anything; it is shown
         return [(entry.name, f"{type(error).__name__}: {error}")]
     return [
         (spec.name, spec)

@@ -91,7 +91,9 @@ def probe_all(only: str | None = None) -> dict[str, Any]:
         else _entry(record, "broken", record.error, "Repair, update or remove the plug-in")
         for key, record in known.items()
     ]
-    accelerators = {record.name for record in known.values() if isinstance(record, FoundDriver) and record.spec.accelerator}
+    accelerators = {
+        record.name for record in known.values() if isinstance(record, FoundDriver) and record.spec.accelerator
+    }
     usable = sorted(
         (entry["name"] not in accelerators, place, device["device"])
         for place, entry in enumerate(entries)
@@ -121,7 +123,9 @@ def _finish(record: FoundDriver, child: subprocess.Popen[str], deadline: float, 
         child.kill()
         child.communicate()
         reason = f"the probe gave no answer within {timeout_s:g} s; the vendor's library, or the device, hangs"
-        return _entry(record, "unavailable", reason, f"Look at the device's kernel log, or give it longer with {TIMEOUT}")
+        return _entry(
+            record, "unavailable", reason, f"Look at the device's kernel log, or give it longer with {TIMEOUT}"
+        )
     if child.returncode < 0:
         name = signal.Signals(-child.returncode).name
         reason = f"the probe died of {name}; the vendor's library crashes"
@@ -129,11 +133,13 @@ def _finish(record: FoundDriver, child: subprocess.Popen[str], deadline: float, 
     if child.returncode:
         last = (err.strip().splitlines() or ["no message"])[-1]
         return _entry(record, "unavailable", f"the probe failed: {last}", "Report this to the author of the plug-in")
-    answer = json.loads(out)
+    answer: dict[str, Any] = json.loads(out)
     if any(device["vmm"] for device in answer["devices"]):
         return _entry(record, "ok", None, None) | answer
     no = next((part for part in (*answer["steps"], *answer["devices"]) if part["reason"]), None)
-    reason, cure = (no["reason"], no["cure"]) if no else ("the library finds no device", "Check that one is visible here")
+    reason, cure = (
+        (no["reason"], no["cure"]) if no else ("the library finds no device", "Check that one is visible here")
+    )
     return _entry(record, "unavailable", reason, cure) | answer
 
 

@@ -1,7 +1,7 @@
 """The questions that a probe asks of a device: one method a question, with real calls instead of attributes.
 
-Attributes lie (a device without the right to use fabric handles says that it can, WSL2 says that it can do RDMA), so every
-question is a round trip. Runs in the probe's child process only.
+Attributes lie (a device without the right to use fabric handles says that it can, WSL2 says that it can do RDMA),
+so every question is a round trip. Runs in the probe's child process only.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Device:
         if nbytes < total:
             raise self._no(
                 "reserve",
-                f"at most {format_bytes(nbytes)} of addresses can be reserved, less than the memory of {format_bytes(total)}",
+                f"at most {format_bytes(nbytes)} of addresses can be had, less than {format_bytes(total)} of memory",
                 "Raise the limit of address space (`ulimit -v`)",
             )
         return format_bytes(nbytes)
@@ -167,7 +167,11 @@ class _Device:
         with self._created(1) as allocation:
             capable = allocation.rdma_capable
         if not capable:
-            reason = "the driver cannot say whether a NIC reaches the memory" if capable is None else "memory is created without RDMA"
+            reason = (
+                "the driver cannot say whether a NIC reaches the memory"
+                if capable is None
+                else "memory is created without RDMA"
+            )
             raise self._no("rdma", reason, "Nothing to do, unless a KV connector is to register memory with a NIC")
         self._report["rdma"] = True
         return "memory is created for RDMA"

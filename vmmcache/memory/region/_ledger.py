@@ -38,7 +38,8 @@ class Ledger:
     def settle(self, *, idle: bool = False) -> None:
         """Give back all that is owed, and raise the first refusal when everything was tried.
 
-        `idle` says that the caller has waited for the device already; an unmap must not overtake work on its range (I8).
+        `idle` says that the caller has waited for the device already; an unmap must not overtake work on its range
+        (I8).
         """
         if not self.debts:
             return
@@ -55,7 +56,7 @@ class Ledger:
         if refusals:
             first, *others = refusals
             first.add_note(
-                f"{len(self.debts)} things could not be given back and are kept; the next operation, or close(), tries again"
+                f"{len(self.debts)} things could not be given back; the next operation, or close(), tries again"
             )
             for other in others:
                 first.add_note(f"also refused: {other}")

@@ -168,8 +168,8 @@ class Region:
     def rebuild(self, runs: Sequence[Range], fresh: Sequence[Range]) -> None:
         """Replace what `runs` (on granules) touch by one allocation each, without the contents.
 
-        The old memory goes back first, because the new could not be had otherwise: a named exception to I4. After an error
-        `backed` says what is left, and calling again finishes.
+        The old memory goes back first, because the new could not be had otherwise: a named exception to I4. After
+        an error `backed` says what is left, and calling again finishes.
         """
         after = self.advance(Event.COMMIT)
         self._give_back(self.touched_by(runs))
@@ -179,8 +179,9 @@ class Region:
     def move(self, runs: Sequence[Range], fresh: Sequence[Range], kept: Sequence[Range]) -> None:
         """Replace what `runs` touch by one allocation each, with the contents of `kept`. All or nothing.
 
-        Needs room for the new beside the old. The new is filled at scratch addresses and then changes places with the old,
-        so that no allocation is ever mapped twice. The old is owed afterwards: the next operation gives it back.
+        Needs room for the new beside the old. The new is filled at scratch addresses and then changes places with
+        the old, so that no allocation is ever mapped twice. The old is owed afterwards: the next operation gives
+        it back.
         """
         after = self.advance(Event.COMMIT)
         self._ledger.settle()
@@ -226,7 +227,7 @@ class Region:
         fresh: Sequence[Range],
         contents: Sequence[bytes | bytearray] | None = None,
     ) -> None:
-        """Back each run of adjacent pieces, an allocation a piece, and zero or write the visible bytes. All or nothing."""
+        """Back each run of adjacent pieces, an allocation a piece; zero or write what is visible. All or nothing."""
         self._ledger.settle()
         with self._steps() as steps:
             for pieces in runs:

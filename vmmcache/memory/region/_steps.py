@@ -24,7 +24,9 @@ class Steps:
     `made` holds a `Debt` for each thing made: the driver is owed it, unless the operation succeeds.
     """
 
-    def __init__(self, undo: UndoStack, driver: VmmDriver, reservation: Reservation, table: MappingTable, ledger: Ledger) -> None:
+    def __init__(
+        self, undo: UndoStack, driver: VmmDriver, reservation: Reservation, table: MappingTable, ledger: Ledger
+    ) -> None:
         self.made: Final[list[Debt]] = []
         self._undo = undo
         self._driver = driver
@@ -36,8 +38,8 @@ class Steps:
     def fill(self, pieces: Sequence[Range]) -> None:
         """Back a run of adjacent pieces, an allocation each.
 
-        Access is granted to the whole run at once, before the table knows it: no byte that the table knows is ever mapped
-        without access (I5).
+        Access is granted to the whole run at once, before the table knows it: no byte that the table knows is ever
+        mapped without access (I5).
         """
         run = [self.place(self.create(stop - start), self._reservation, start) for start, stop in pieces]
         self._driver.grant(run)
@@ -73,7 +75,7 @@ class Steps:
         debt.mapping = None
 
     def copy_in(self, debt: Debt, run: Range, kept: Sequence[Range], fresh: Sequence[Range], base: int) -> None:
-        """Fill an allocation that is placed at scratch addresses and will back `run`: `kept` bytes copied, `fresh` zeroed."""
+        """Fill an allocation at scratch addresses that will back `run`: `kept` bytes copied, `fresh` zeroed."""
         assert debt.mapping is not None  # placed before
         shift = debt.mapping.address - run[0]
         for start, stop in inside(kept, *run):

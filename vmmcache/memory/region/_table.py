@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
+from typing import Final
 
 from vmmcache.driver import Mapping
 from vmmcache.memory.ranges import Range, inside
@@ -12,6 +13,8 @@ from vmmcache.memory.ranges import Range, inside
 __all__ = ["MappingTable", "extent", "parts"]
 
 _offset = attrgetter("offset")
+_FEW: Final = 16
+"""So many are looked up one by one; more are sieved out in one pass."""
 
 
 def extent(mapping: Mapping) -> Range:
@@ -42,9 +45,14 @@ class MappingTable:
 
     def remove(self, mappings: Iterable[Mapping]) -> None:
         """Take mappings out; those that are not in are passed over."""
-        gone = {mapping.allocation.id for mapping in mappings}
-        if gone:
+        gone = {mapping.allocation.id: mapping.offset for mapping in mappings}
+        if len(gone) > _FEW:
             self._mappings = [mapping for mapping in self._mappings if mapping.allocation.id not in gone]
+            return
+        for allocation_id, offset in gone.items():
+            place = bisect_left(self._mappings, offset, key=_offset)
+            if place < len(self._mappings) and self._mappings[place].allocation.id == allocation_id:
+                del self._mappings[place]
 
     def between(self, start: int, stop: int) -> list[Mapping]:
         """Mappings that share a byte with [start, stop), by offset."""

@@ -1,0 +1,132 @@
+"""The host's allocations: memory files, what they count against the budget, and their descriptors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from vmmcache import ConfigError, OutOfDeviceMemory
+from vmmcache.fds import FD_CURE, room_for
+from vmmcache.units import format_bytes
+from vmmcache_host._budget import VARIABLE, Budget, read_budget
+from vmmcache_host._libc import refusal
+
+__all__ = ["MemoryFiles"]
+
+
+@dataclass(slots=True)
+class _File:
+    """Alive while its descriptor is open or it is mapped somewhere."""
+
+    nbytes: int
+    charge: int
+    """Bytes that count against the budget: none where another process paid."""
+    fd: int | None
+    mapped: int = 0
+
+
+class MemoryFiles:
+    """Memory files by handle. Callers hold the driver's lock."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, _File] = {}
+        self._open = 0
+        self._at_start: Final = read_budget()
+        self.used = 0
+        """Bytes that count against the budget."""
+
+    def budget(self) -> Budget:
+        """What is free now: less where neighbours took memory since the driver was opened."""
+        now = read_budget()
+        limit = now.total if now.source == "configured" else self._at_start.free
+        return Budget(now.total, max(0, min(limit - self.used, now.free)), now.source)
+
+    def create(self, handle: int, nbytes: int) -> None:
+        """A new file of zeros."""
+        # Memory that is not touched yet is in none of the kernel's numbers: ours decide, and cost no look at the
+        # kernel's.
+        limit = read_budget().total if VARIABLE in os.environ else self._at_start.free
+        if self.used + nbytes > limit:
+            self._out_of_memory(nbytes, limit)
+        missing = room_for(self._open + 1)
+        try:
+            fd = os.memfd_create("vmmcache", os.MFD_CLOEXEC)
+        except OSError as error:
+            held = f"{nbytes} bytes; {self._open} descriptors are held for allocations and {missing} are missing"
+            cure = FD_CURE if error.errno in (errno.EMFILE, errno.ENFILE) else None
+            raise refusal("memfd_create", error.errno, held, cure=cure) from error
+        try:
+            os.ftruncate(fd, nbytes)
+        except OSError as error:
+            os.close(fd)
+            raise refusal("ftruncate", error.errno, f"{nbytes} bytes") from error
+        self._enter(handle, _File(nbytes, nbytes, fd))
+
+    def adopt(self, handle: int, shared: int, nbytes: int) -> None:
+        """A file that another process made and shares."""
+        try:
+            size = os.fstat(shared).st_size
+            if size != nbytes:
+                raise ConfigError("nbytes", nbytes, f"the descriptor holds {size} bytes")
+            fd = os.dup(shared)
+        except OSError as error:
+            raise refusal("dup", error.errno, f"descriptor {shared}", cure=FD_CURE) from error
+        self._enter(handle, _File(nbytes, 0, fd))
+
+    def release(self, handle: int) -> None:
+        """Close the descriptor; the memory stays while it is mapped."""
+        os.close(self.descriptor("close", handle))
+        file = self._files[handle]
+        file.fd = None
+        self._open -= 1
+        self._settle(handle, file)
+
+    def share(self, handle: int) -> int:
+        """A descriptor for somebody else, who closes it."""
+        fd = self.descriptor("dup", handle)
+        try:
+            return os.dup(fd)
+        except OSError as error:
+            raise refusal("dup", error.errno, f"allocation {handle}", cure=FD_CURE) from error
+
+    def descriptor(self, call: str, handle: int) -> int:
+        """The descriptor of a live allocation."""
+        file = self._files.get(handle)
+        if file is None or file.fd is None:
+            raise refusal(call, errno.EBADF, f"allocation {handle}: unknown, or released before")
+        return file.fd
+
+    def nbytes(self, handle: int) -> int:
+        """Bytes of a live allocation."""
+        return self._files[handle].nbytes
+
+    def mapped(self, handle: int, by: int) -> None:
+        """Count a mapping more (1) or less (-1)."""
+        file = self._files[handle]
+        file.mapped += by
+        self._settle(handle, file)
+
+    def _enter(self, handle: int, file: _File) -> None:
+        self._files[handle] = file
+        self.used += file.charge
+        self._open += 1
+
+    def _settle(self, handle: int, file: _File) -> None:
+        if file.fd is None and not file.mapped:
+            self.used -= file.charge
+            del self._files[handle]
+
+    def _out_of_memory(self, nbytes: int, limit: int) -> NoReturn:
+        free = max(0, limit - self.used)
+        raise OutOfDeviceMemory(
+            f"host: memfd_create of {format_bytes(nbytes)}: {format_bytes(free)} of {format_bytes(limit)} are free. "
+            f"Commit less, or set {VARIABLE} to a larger size",
+            driver="host",
+            call="memfd_create",
+            requested=nbytes,
+            free=free,
+            code=errno.ENOMEM,
+            name="ENOMEM",
+        )
