@@ -15,11 +15,12 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from vmmcache.errors import AlignmentError, ConfigError, DriverUnavailable, OutOfDeviceMemory, StateError
-from vmmcache.units import MIB, Address, Bytes, align_up, as_count
+from vmmcache.units import ADDRESSES, MIB, Address, Bytes, align_up, as_count
 
 __all__ = ["Allocation", "Granularity", "HandleType", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"]
 
@@ -29,6 +30,7 @@ GRANULE_FLOOR: Final = 2 * MIB
 """ROCm reports a granularity of 4 KiB; a handle (and on some versions a file descriptor) per 4 KiB does not scale."""
 
 _allocation_ids = itertools.count(1)
+_NO_CONTEXT: Final = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,20 @@ class VmmDriver(ABC):
     def memory_info(self) -> MemoryInfo:
         """Free and total memory now."""
 
+    def current(self) -> AbstractContextManager[object]:
+        """Make the device current in this thread for the calls inside, and leave the thread as it was.
+
+        An operation of several calls enters it once. Verbs work without it, each for itself; entering it again inside
+        costs nothing. Drivers whose calls need no context have nothing to do.
+        """
+        return _NO_CONTEXT
+
+    def check_not_capturing(self, event: str) -> None:  # noqa: B027 -- for drivers that know no capture, this is all
+        """Raise StateError while work of this process on the device is being recorded instead of done (D13).
+
+        A graph capture forbids to wait for the device, and what is recorded would see memory that was changed since.
+        """
+
     # Addresses ------------------------------------------------------------------------------------------------------
 
     def reserve(self, nbytes: int) -> Reservation:
@@ -152,13 +168,13 @@ class VmmDriver(ABC):
         DriverError
             The vendor refused, for example because the address space is too small.
         """
-        self._check_process("reserve")
+        self.check_process("reserve")
         self._check_size("nbytes", nbytes)
         return Reservation(Address(self._reserve(nbytes)), Bytes(nbytes))
 
     def free(self, reservation: Reservation) -> None:
         """Give addresses back: exactly a reservation, and nothing may be mapped in it any more (I2)."""
-        self._check_process("free")
+        self.check_process("free")
         self._free(reservation.address, reservation.nbytes)
 
     # Memory ---------------------------------------------------------------------------------------------------------
@@ -174,7 +190,7 @@ class VmmDriver(ABC):
             There is not enough, also after idle memory that this process can spare was given back and the call
             repeated once.
         """
-        self._check_process("create")
+        self.check_process("create")
         self._check_size("nbytes", nbytes)
         try:
             return self._create(nbytes)
@@ -185,7 +201,7 @@ class VmmDriver(ABC):
 
     def release(self, allocation: Allocation) -> None:
         """Give an allocation back. What is still mapped stays readable, and stays paid for, until it is unmapped."""
-        self._check_process("release")
+        self.check_process("release")
         self._release(allocation.handle)
 
     # Addresses and memory together ----------------------------------------------------------------------------------
@@ -202,7 +218,7 @@ class VmmDriver(ABC):
         DriverError
             The vendor refused, for example because something is mapped there.
         """
-        self._check_process("map")
+        self.check_process("map")
         if offset % self.granule:
             raise AlignmentError(f"{self.name}: offset {offset} is no multiple of the granule {self.granule}")
         if not 0 <= offset <= reservation.nbytes - allocation.nbytes:
@@ -219,7 +235,7 @@ class VmmDriver(ABC):
 
         Only whole mappings, from the start of the first: older ROCm rejects anything else, and CUDA's text does too.
         """
-        self._check_process("grant")
+        self.check_process("grant")
         if not run:
             raise ConfigError("run", run, "at least one mapping")
         for before, after in itertools.pairwise(run):
@@ -231,34 +247,34 @@ class VmmDriver(ABC):
 
     def unmap(self, mapping: Mapping) -> None:
         """Take a mapping away. The caller has made sure that the device is idle with respect to it (I8)."""
-        self._check_process("unmap")
+        self.check_process("unmap")
         self._unmap(mapping.address, mapping.nbytes)
 
     # Contents -------------------------------------------------------------------------------------------------------
 
     def zero(self, address: int, nbytes: int) -> None:
         """Set granted bytes to zero; done at the latest when `synchronise` returns."""
-        self._check_process("zero")
+        self.check_process("zero")
         self._zero(address, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between granted ranges of the device; done at the latest when `synchronise` returns."""
-        self._check_process("copy")
+        self.check_process("copy")
         self._copy(target, source, nbytes)
 
     def read(self, address: int, nbytes: int) -> bytearray:
         """Copy granted bytes to host memory; returns when they are there."""
-        self._check_process("read")
+        self.check_process("read")
         return self._read(address, nbytes)
 
     def write(self, address: int, data: bytes | bytearray) -> None:
         """Copy host bytes to granted memory; returns when `data` may be changed."""
-        self._check_process("write")
+        self.check_process("write")
         self._write(address, data)
 
     def synchronise(self) -> None:
         """Wait until the device has done everything that was asked of it."""
-        self._check_process("synchronise")
+        self.check_process("synchronise")
         self._synchronise()
 
     # Sharing --------------------------------------------------------------------------------------------------------
@@ -272,7 +288,7 @@ class VmmDriver(ABC):
         DriverUnavailable
             The allocation was not created with that kind of handle.
         """
-        self._check_process("export_handle")
+        self.check_process("export_handle")
         if kind not in allocation.handle_types:
             raise DriverUnavailable(
                 f"an allocation of {allocation.nbytes} bytes was created without handle type {kind!r}",
@@ -284,7 +300,7 @@ class VmmDriver(ABC):
 
     def import_handle(self, shared: int | bytes, kind: HandleType, nbytes: int) -> Allocation:
         """Import what another process exported, of exactly `nbytes`. The handle given stays the caller's."""
-        self._check_process("import_handle")
+        self.check_process("import_handle")
         self._check_size("nbytes", nbytes)
         return self._import(shared, kind, nbytes)
 
@@ -296,7 +312,7 @@ class VmmDriver(ABC):
         DriverUnavailable
             The platform has no dma-buf of such memory.
         """
-        self._check_process("export_dmabuf")
+        self.check_process("export_dmabuf")
         return self._dmabuf(address, nbytes)
 
     # For vendors ----------------------------------------------------------------------------------------------------
@@ -346,7 +362,8 @@ class VmmDriver(ABC):
     def _cannot(self, call: str, reason: str) -> DriverUnavailable:
         return DriverUnavailable(reason, cure="Use another way to share memory", driver=self.name, call=call)
 
-    def _check_process(self, event: str) -> None:
+    def check_process(self, event: str) -> None:
+        """Raise StateError in a child that was forked after the driver was opened."""
         if os.getpid() != self._pid:
             raise StateError(
                 f"{self.device}: {event} in process {os.getpid()}, but the driver was opened in process {self._pid} "
@@ -356,6 +373,6 @@ class VmmDriver(ABC):
             )
 
     def _check_size(self, field: str, nbytes: int) -> None:
-        as_count(field, nbytes, minimum=1)
+        as_count(field, nbytes, minimum=1, maximum=ADDRESSES)
         if nbytes % self.granule:
             raise AlignmentError(f"{self.name}: {field} {nbytes} is no multiple of the granule {self.granule}")

@@ -9,6 +9,7 @@ from typing import Final, NewType
 from vmmcache.errors import ConfigError
 
 __all__ = [
+    "ADDRESSES",
     "GIB",
     "KIB",
     "MIB",
@@ -29,6 +30,8 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
+ADDRESSES: Final = 1 << 62
+"""More bytes than any device has addresses; what is larger would wrap around in the vendors' 64-bit arguments."""
 
 # Both spellings of a prefix are powers of two: nobody who writes 16GB of GPU memory means 10^9.
 _UNITS: Final = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB, "P": 1 << 50}

@@ -47,7 +47,7 @@ class MemoryFiles:
         """A new file of zeros."""
         # Memory that is not touched yet is in none of the kernel's numbers: ours decide, and cost no look at the
         # kernel's.
-        limit = read_budget().total if VARIABLE in os.environ else self._at_start.free
+        limit = read_budget().total if os.environ.get(VARIABLE) else self._at_start.free
         if self.used + nbytes > limit:
             self._out_of_memory(nbytes, limit)
         missing = room_for(self._open + 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vmmcache.errors import ConfigError
 from vmmcache.memory.ranges import Range, merged
-from vmmcache.units import align_down, align_up, as_count
+from vmmcache.units import ADDRESSES, align_down, align_up, as_count
 
 __all__ = ["Segments", "Unit"]
 
@@ -111,7 +111,7 @@ def _unit(parts: list[tuple[Range, list[Range], list[int]]]) -> Unit:
 
 
 def _sizes(capacity: int, segments: int | Sequence[int]) -> tuple[int, ...]:
-    as_count("capacity", capacity, minimum=1)
+    as_count("capacity", capacity, minimum=1, maximum=ADDRESSES // 2)
     if isinstance(segments, Sequence) and not isinstance(segments, str | bytes):
         sizes = tuple(as_count(f"segments[{index}]", size, minimum=1) for index, size in enumerate(segments))
         if sum(sizes) != capacity:

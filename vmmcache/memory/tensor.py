@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -214,10 +215,10 @@ class ExtensibleTensor:
         """
         targets = self._memory.segments.targets(nbytes)
         if revoke:
-            with self._region.lock:
+            with self._region.enter("commit"):
                 doomed = self._memory.doomed(targets, defragment=defragment)
             self._leases.revoke(doomed)
-        with self._region.lock:
+        with self._region.operation("commit"):
             self._memory.commit(targets, defragment=defragment, keep=keep)
 
     def release_physical(self, backup: bool = False, *, revoke: bool = False) -> None:
@@ -239,8 +240,8 @@ class ExtensibleTensor:
         DriverError
             The driver refused to take memory back. The tensor is asleep all the same; calling again finishes.
         """
-        self._revoke_all(revoke)
-        with self._region.lock:
+        self._revoke_all(revoke, "release_physical")
+        with self._region.operation("release_physical"):
             self._memory.release(backup=backup)
 
     def restore(self) -> None:
@@ -253,7 +254,7 @@ class ExtensibleTensor:
         OutOfDeviceMemory, DriverError
             The driver refused. The tensor is still asleep, and a later call may succeed.
         """
-        with self._region.lock:
+        with self._region.operation("restore"):
             self._memory.restore()
 
     def close(self, *, revoke: bool = False) -> None:
@@ -268,8 +269,8 @@ class ExtensibleTensor:
         DriverError
             The driver refused to take something back; calling again goes on where it was.
         """
-        self._revoke_all(revoke)
-        with self._region.lock:
+        self._revoke_all(revoke, "close")
+        with self._region.operation("close"):
             if (views := self._lifetime.views) and self._region.state is not State.CLOSED:
                 raise StateError(
                     f"{self!r} has {views} live views; delete them, and what was made of them, before close()",
@@ -301,7 +302,8 @@ class ExtensibleTensor:
         DriverUnavailable
             torch is missing or cannot make a tensor on the device.
         """
-        return self._view(0, self.capacity, dtype, shape)
+        with self._region.enter("view"):
+            return self._view(0, self.capacity, dtype, shape)
 
     def segment_view(
         self, i: int, dtype: torch.dtype | None = None, shape: Sequence[int] | None = None
@@ -311,14 +313,13 @@ class ExtensibleTensor:
         Parameters and errors are those of `view`; a shape that needs fewer bytes is a view into that storage.
         """
         index = self._memory.segments.index(i)
-        with self._region.lock:
+        with self._region.enter("view"):
             return self._view(self.segment_offsets[index], self.committed[index], dtype, shape)
 
     def _view(self, start: int, nbytes: int, dtype: torch.dtype | None, shape: Sequence[int] | None) -> torch.Tensor:
-        with self._region.lock:
-            self._check_open("view")
-            capsule = self._lifetime.capsule(start, nbytes)
-            return as_tensor(capsule, self.base_address + start, nbytes, dtype, shape, who=self.device)
+        self._check_open("view")
+        make_capsule = partial(self._lifetime.capsule, start, nbytes)
+        return as_tensor(make_capsule, self.base_address + start, nbytes, dtype, shape, who=self.device)
 
     # Connectors -----------------------------------------------------------------------------------------------------
 
@@ -327,7 +328,7 @@ class ExtensibleTensor:
 
         Growth appends to each segment's descriptors and leaves those before as they were.
         """
-        with self._region.lock:
+        with self._region.enter("registrable"):
             self._check_open("registrable")
             return tuple(self._memory.registrable())
 
@@ -341,7 +342,7 @@ class ExtensibleTensor:
         """
         if not isinstance(segment, RegistrableSegment):
             raise ConfigError("segment", segment, "must be a RegistrableSegment of this tensor")
-        with self._region.lock:
+        with self._region.enter("check"):
             inside = (
                 self.base_address <= segment.base and segment.base + segment.nbytes <= self.base_address + self.capacity
             )
@@ -377,7 +378,7 @@ class ExtensibleTensor:
         _check_owner(owner)
         if on_revoke is not None and not callable(on_revoke):
             raise ConfigError("on_revoke", on_revoke, "must be callable")
-        with self._region.lock:
+        with self._region.enter("lease"):
             self._region.advance(Event.LEASE)
             if not (nbytes := self.committed[index]):
                 raise StateError(
@@ -399,9 +400,10 @@ class ExtensibleTensor:
             self._leases.take(lease)
             return lease
 
-    def _revoke_all(self, revoke: bool) -> None:
+    def _revoke_all(self, revoke: bool, event: str) -> None:
         # Outside the lock: an owner may have to wait for threads of its own that use this tensor.
         if revoke:
+            self.driver.check_process(event)
             self._leases.revoke([(0, self.capacity)])
 
     def _check_open(self, event: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vmmcache.errors import ConfigError, DriverUnavailable
@@ -16,12 +16,19 @@ __all__ = ["as_tensor"]
 
 
 def as_tensor(
-    capsule: object, address: int, nbytes: int, dtype: torch.dtype | None, shape: Sequence[int] | None, *, who: str
+    make_capsule: Callable[[], object],
+    address: int,
+    nbytes: int,
+    dtype: torch.dtype | None,
+    shape: Sequence[int] | None,
+    *,
+    who: str,
 ) -> torch.Tensor:
-    """The tensor of `dtype` and `shape` over a capsule of `nbytes` at `address`.
+    """The tensor of `dtype` and `shape` over a DLPack capsule of `nbytes` at `address`.
 
     Its storage is the capsule's bytes, all of them, whatever the shape needs. uint8 by default; as many elements
-    as fit, in one dimension, where no shape is given.
+    as fit, in one dimension, where no shape is given. The capsule counts as a live view, so it is made last, and no
+    traceback of a refusal holds it.
 
     Raises
     ------
@@ -55,14 +62,14 @@ def as_tensor(
             f"needs {format_bytes(elements * dtype.itemsize)} ({elements} x {dtype}), there are {format_bytes(nbytes)}",
         )
     try:
-        flat = torch.utils.dlpack.from_dlpack(capsule)
+        flat = torch.utils.dlpack.from_dlpack(make_capsule())
     except (RuntimeError, ValueError, AssertionError) as error:
         raise DriverUnavailable(
             f"this torch cannot make a tensor on the device: {error}",
             cure="Install the build of torch for the device, or use base_address and committed",
             driver=who,
             call="from_dlpack",
-        ) from error
+        ) from error.with_traceback(None)
     return flat[: elements * dtype.itemsize].view(dtype).view(sizes)
 
 

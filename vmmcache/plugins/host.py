@@ -7,11 +7,13 @@ name raises DriverUnavailable with its reason. There is no fallback from one dri
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import Final, cast
 
 import pluggy
 
@@ -143,10 +145,16 @@ def _quarantined(entry: EntryPoint) -> Iterable[object]:
     # another plug-in's hook call.
     manager = pluggy.PluginManager(hookspecs.GROUP)
     manager.add_hookspecs(hookspecs)
-    manager.register(entry.load(), name=entry.name)
-    manager.check_pending()
-    for records in manager.hook.vmmcache_drivers():
-        yield from records
+    # What a plug-in prints while it is imported must not end up in the middle of somebody's JSON.
+    with contextlib.redirect_stdout(sys.stderr):
+        plugin = entry.load()
+        manager.register(plugin, name=entry.name)
+        manager.check_pending()
+        if not manager.get_hookcallers(plugin):
+            raise TypeError(f"{entry.value} has none of our hooks; mark its functions with vmmcache.hookimpl")
+        for implementation in manager.hook.vmmcache_drivers.get_hookimpls():
+            # Called one by one, because pluggy passes over a hook that returns None.
+            yield from cast("Iterable[object]", implementation.function())
 
 
 def _ours_first(entry: EntryPoint) -> tuple[bool, str, str]:

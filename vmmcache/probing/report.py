@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,10 +44,10 @@ def probe(device: str) -> ProbeReport:
     """
     name, index = split_device(device)
     try:
-        find_driver(name)
+        record = find_driver(name)
     except DriverUnavailable as error:
         return _answer(device, name, reason=error.reason, cure=error.cure)
-    (entry,) = probe_all(name)["drivers"]
+    (entry,) = _ask({name: record})
     found = next((one for one in entry["devices"] if one["index"] == index), None)
     steps = tuple(Step(**step) for step in (*entry["steps"], *(found["steps"] if found else ())))
     if found is not None:
@@ -81,16 +82,8 @@ def probe_all(only: str | None = None) -> dict[str, Any]:
     dict
         The object that ``vmmcache probe --json`` prints.
     """
-    timeout_s = _timeout()
     known = {key: record for key, record in drivers().items() if only is None or record.name == only}
-    children = {key: _start(key) for key, record in known.items() if isinstance(record, FoundDriver)}
-    deadline = time.monotonic() + timeout_s
-    entries = [
-        _finish(record, children[key], deadline, timeout_s)
-        if isinstance(record, FoundDriver)
-        else _entry(record, "broken", record.error, "Repair, update or remove the plug-in")
-        for key, record in known.items()
-    ]
+    entries = _ask(known)
     accelerators = {
         record.name for record in known.values() if isinstance(record, FoundDriver) and record.spec.accelerator
     }
@@ -102,6 +95,19 @@ def probe_all(only: str | None = None) -> dict[str, Any]:
     )
     selected = usable[0] if usable else (True, 0, None)
     return {"schema": SCHEMA, "drivers": entries, "selected": selected[2], "accelerator": not selected[0]}
+
+
+def _ask(known: Mapping[str, FoundDriver | BrokenDriver]) -> list[dict[str, Any]]:
+    """Entries of the report, one for each driver, in their order."""
+    timeout_s = _timeout()
+    children = {key: _start(key) for key, record in known.items() if isinstance(record, FoundDriver)}
+    deadline = time.monotonic() + timeout_s
+    return [
+        _finish(record, children[key], deadline, timeout_s)
+        if isinstance(record, FoundDriver)
+        else _entry(record, "broken", record.error, "Repair, update or remove the plug-in")
+        for key, record in known.items()
+    ]
 
 
 def _start(name: str) -> subprocess.Popen[str]:

@@ -25,8 +25,8 @@ Guard = Callable[[Sequence[Range]], None]
 class Region:
     """Addresses of one tensor, and the memory that comes and goes behind them.
 
-    Ranges are ``(start, stop)`` byte offsets from `base`, ascending. A region does not know segments. Its owner holds
-    `lock` around each call, and may hold it around several.
+    Ranges are ``(start, stop)`` byte offsets from `base`, ascending. A region does not know segments. Its owner
+    makes every call inside `operation`.
 
     Parameters
     ----------
@@ -90,6 +90,22 @@ class Region:
     def advance(self, event: Event) -> State:
         """The state after `event`, or StateError. The state itself changes when the event is done."""
         return next_state(self.state, event, who=repr(self))
+
+    @contextmanager
+    def enter(self, event: str) -> Iterator[None]:
+        """Around everything that looks or changes: in the process of the driver, one thread at a time."""
+        # Before the lock: in a forked child it may be held for ever, by a thread that is not there.
+        self.driver.check_process(event)
+        with self.lock:
+            yield
+
+    @contextmanager
+    def operation(self, event: str) -> Iterator[None]:
+        """Around everything that calls the driver: as `enter`, on the device, and not while a graph is captured."""
+        with self.enter(event):
+            self.driver.check_not_capturing(event)
+            with self.driver.current():
+                yield
 
     # Growing --------------------------------------------------------------------------------------------------------
 
