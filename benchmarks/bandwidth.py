@@ -1,14 +1,15 @@
-"""Memory behind an ExtensibleTensor of the host against a plain torch tensor: it is read and written at the same speed (B4).
+"""Memory behind an ExtensibleTensor of the host is read and written at the speed of a plain torch tensor (B4).
 
-All memory has been touched before anything is measured, so no page fault is in the figures. How fast pages are differs with
-where they happen to lie in the machine, so each round takes new memory on both sides, and the best round counts. One thread,
-so that the figures do not speak of how torch divides work.
+All memory has been touched before anything is measured, so no page fault is in the figures. How fast pages are depends
+on where they happen to lie in the machine, so each round takes new memory on both sides, and the best round counts. One
+thread, so that the figures do not speak of how torch divides work.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -40,7 +41,7 @@ def measure() -> Sequence[Row]:
                 for turn in range(TURNS):
                     for side in list(sides)[:: -1 if turn % 2 else 1]:
                         memory = sides[side]
-                        figure = seconds(lambda task=task, memory=memory: task(memory))
+                        figure = seconds(partial(task, memory))
                         best[name, side] = min(figure, best.get((name, side), figure))
             del sides, memory
     return [_row(name, NBYTES / best[name, "vmmcache"], NBYTES / best[name, "torch"]) for name in work]

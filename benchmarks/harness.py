@@ -1,7 +1,7 @@
-"""What every benchmark shares: interleaved measuring, a table, a JSON record, and an exit status that says whether it held.
+"""What every benchmark shares: measuring in turns, a table, a JSON record, and an exit status that says if it held.
 
-A figure is the best of its rounds: noise on a machine only ever adds time. Cases that are compared take turns, so that what
-slows the machine for a while slows all of them.
+A figure is the best of its rounds: noise on a machine only ever adds time. Cases that are compared take turns, so that
+what slows the machine for a while slows all of them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def best_in_turns(cases: Mapping[str, Callable[[], float]], rounds: int = ROUNDS
 
 
 def run(title: str, measure: Callable[[], Sequence[Row]]) -> int:
-    """Measure, print the table, write the JSON record where ``--json PATH`` says so; 1 where a target was missed, else 0."""
+    """Measure, print the table, write the record where ``--json PATH`` says so; 1 where a target was missed, else 0."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the record to this file as well")
     path: Path | None = parser.parse_args().json
@@ -115,7 +115,9 @@ def _print(title: str, rows: Sequence[Row], where: Mapping[str, Any]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for header in ("what", "figure", "against", "ratio", "target", "judged", ""):
-        table.add_column(header, justify="right" if header in ("figure", "ratio", "judged") else "left", overflow="fold")
+        table.add_column(
+            header, justify="right" if header in ("figure", "ratio", "judged") else "left", overflow="fold"
+        )
     for row in rows:
         table.add_row(
             row.name,
@@ -128,10 +130,13 @@ def _print(title: str, rows: Sequence[Row], where: Mapping[str, Any]) -> None:
         )
     console.print(table)
     console.print(
-        f"[dim]Python {where['python']}, Linux {where['kernel']}, {where['cpus']} CPUs, huge pages {where['huge_pages']}[/]"
+        f"Python {where['python']}, Linux {where['kernel']}, {where['cpus']} CPUs, huge pages: "
+        + ", ".join(f"{name}={value}" for name, value in where["huge_pages"].items())
     )
     if where["load"] > 0.5:
-        console.print(f"[yellow]Not idle: load {where['load']:.1f} at the start. Targets are judged on an idle machine.[/]")
+        console.print(
+            f"[yellow]The machine was not idle (load {where['load']:.1f}); targets are meant for an idle one.[/]"
+        )
     console.print()
 
 

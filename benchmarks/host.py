@@ -1,7 +1,7 @@
 """The host driver against a bare loop of the system calls that it needs: what the accounts in between cost (B4).
 
-Both sides reserve addresses beforehand and touch the memory with the same code. The bare loop maps readable and writable at
-once and keeps no account of anything.
+Both sides reserve addresses beforehand and touch the memory with the same code. The bare loop maps readable and
+writable at once and keeps no account of anything.
 """
 
 from __future__ import annotations
@@ -52,7 +52,16 @@ def measure() -> Sequence[Row]:
             f">= {TOUCH_RATIO} of the bare loop's speed",
             speed >= TOUCH_RATIO,
         ),
-        Row("commit without touch, a segment", ours, "us", "bare loop", bare, ours - bare, f"<= {COMMIT_US:g} us above", ours - bare <= COMMIT_US),
+        Row(
+            "commit without touch, a segment",
+            ours,
+            "us",
+            "bare loop",
+            bare,
+            ours - bare,
+            f"<= {COMMIT_US:g} us above",
+            ours - bare <= COMMIT_US,
+        ),
     )
 
 

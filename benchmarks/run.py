@@ -1,4 +1,4 @@
-"""Every benchmark of this folder, one after another; JSON in ``benchmarks/out``. Exit status 1 where a target was missed."""
+"""Every benchmark of this folder in turn; JSON in ``benchmarks/out``. Exit status 1 where a target was missed."""
 
 from __future__ import annotations
 

@@ -30,7 +30,16 @@ def measure() -> Sequence[Row]:
     # With a GPU the probe asks it, and that takes what it takes.
     judge = not json.loads(_call([*COMMAND, "--json"]))["accelerator"]
     return (
-        Row("python -c 'import vmmcache'", imported, "ms", "python -c pass", bare, above, f"<= {IMPORT_MS:g} ms above", above <= IMPORT_MS),
+        Row(
+            "python -c 'import vmmcache'",
+            imported,
+            "ms",
+            "python -c pass",
+            bare,
+            above,
+            f"<= {IMPORT_MS:g} ms above",
+            above <= IMPORT_MS,
+        ),
         Row(
             "vmmcache probe",
             best["probe"],

@@ -12,7 +12,7 @@ author = "the vmmcache authors"
 release = version = installed_version("vmmcache")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "examples"]
 html_theme = "furo"
 html_title = f"vmmcache {release}"
 html_show_copyright = False
@@ -28,7 +28,7 @@ autodoc_member_order = "bysource"
 
 # The build needs no network, so what other projects document is no link here.
 nitpick_ignore_regex = [
-    (r"py:class", r"(collections\.abc|pathlib|os|torch)\..+"),
+    (r"py:class", r"(collections\.abc|contextlib|pathlib|os|torch)\..+"),
     # Names of integers and strings, not classes: `Bytes` says in which unit, `HandleType` which words there are.
     (r"py:class", r"(vmmcache\.(units|driver)\.)?(Bytes|Address|HandleType)"),
     # Words of NumPy-style types.

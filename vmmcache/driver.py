@@ -255,16 +255,19 @@ class VmmDriver(ABC):
     def zero(self, address: int, nbytes: int) -> None:
         """Set granted bytes to zero; done at the latest when `synchronise` returns."""
         self.check_process("zero")
+        as_count("nbytes", nbytes, maximum=ADDRESSES)
         self._zero(address, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between granted ranges of the device; done at the latest when `synchronise` returns."""
         self.check_process("copy")
+        as_count("nbytes", nbytes, maximum=ADDRESSES)
         self._copy(target, source, nbytes)
 
     def read(self, address: int, nbytes: int) -> bytearray:
         """Copy granted bytes to host memory; returns when they are there."""
         self.check_process("read")
+        as_count("nbytes", nbytes, maximum=ADDRESSES)
         return self._read(address, nbytes)
 
     def write(self, address: int, data: bytes | bytearray) -> None:

@@ -39,7 +39,8 @@ __all__ = [
 
 
 def _rebuild(cls: type[VmmCacheError], message: str, fields: dict[str, Any]) -> VmmCacheError:
-    error = cls.__new__(cls, message)
+    # Not cls.__new__: OutOfDeviceMemory would find MemoryError's, which makes nothing but plain MemoryErrors.
+    error = Exception.__new__(cls, message)
     error.args = (message,)
     error.__dict__.update(fields)
     return error

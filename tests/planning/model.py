@@ -80,9 +80,7 @@ class Model:
         if self.rewind is None or cycle.window is None:
             return len(mine)
         end = max(0, request.capacity - self.rewind)
-        passing = [
-            b for b in mine if b >= self.blocks(request.history_length) and not self.live(cycle, b, end)
-        ]
+        passing = [b for b in mine if b >= self.blocks(request.history_length) and not self.live(cycle, b, end)]
         return len(mine) - len(passing) + ceil(len(passing) * self.share[cycle])
 
     def common(self, cycle: Cycle, batch: Batch) -> int:
@@ -99,7 +97,8 @@ class Model:
         prompt = self.prompt(batch)
         return [
             sum(
-                self.common(cycle, batch) + sum(self.own(cycle, r, prompt) for r in batch.requests for _ in range(r.count))
+                self.common(cycle, batch)
+                + sum(self.own(cycle, r, prompt) for r in batch.requests for _ in range(r.count))
                 for cycle in group
             )
             for group in self.groups
@@ -114,9 +113,7 @@ class Model:
                 most = max(len({token // self.t for token in run}) for run in runs)
                 straddled[cycle] = cycle.sinks + most
         widest = max(straddled.values(), default=1)
-        return [
-            sum(1 if cycle.ssm else straddled.get(cycle, widest) for cycle in group) for group in self.groups
-        ]
+        return [sum(1 if cycle.ssm else straddled.get(cycle, widest) for cycle in group) for group in self.groups]
 
     def floors(self, batches: Iterable[Batch], share: Fraction) -> list[int]:
         """Smallest slot counts that hold every batch, one after the other, at that share of utilisation."""

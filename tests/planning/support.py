@@ -90,7 +90,9 @@ def layouts(draw: st.DrawFn, *, ssm: bool = True) -> CacheLayout:
 
 
 @st.composite
-def requests(draw: st.DrawFn, *, longest: int = 60, policies: Sequence[ConstraintPolicy] = tuple(ConstraintPolicy)) -> Request:
+def requests(
+    draw: st.DrawFn, *, longest: int = 60, policies: Sequence[ConstraintPolicy] = tuple(ConstraintPolicy)
+) -> Request:
     """Requests of a few blocks."""
     capacity = draw(st.integers(0, longest))
     history = draw(st.one_of(st.integers(0, capacity), st.just(max(0, capacity - 1)), st.just(0)))

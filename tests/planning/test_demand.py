@@ -104,7 +104,10 @@ def test_sustained_demand_is_the_worst_of_all_phases(
     batch = Batch([Request(request.capacity, request.history_length) for request in copies], prompt)
     worst = [
         sum(
-            max(_at(model, cycle, batch, phases) for phases in (_phases(model.t, len(copies)) if cycle.window else [(0, 0)]))
+            max(
+                _at(model, cycle, batch, phases)
+                for phases in (_phases(model.t, len(copies)) if cycle.window else [(0, 0)])
+            )
             for cycle in group
         )
         for group in model.groups

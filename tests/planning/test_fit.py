@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.planning.model import Model
 from tests.planning.support import FIT, REWINDS, SHARES, batch_of, batches, layouts, one_buffer
 from vmmcache.errors import ConfigError, QuotaError
-from vmmcache.planning import Batch, CacheLayout, PlanWarning, Reduction, Request, plan
+from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, PlanWarning, Reduction, Request, plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::vmmcache.planning.PlanWarning")
 
@@ -136,22 +136,27 @@ def test_headroom_is_kept(headroom: int) -> None:
     assert fitted.capacity == 8 * 48  # ceil(48 / 0.97) slots
 
 
-def test_token_exact_goes_beyond_the_last_whole_block() -> None:
-    """With 5 of 8 tokens written by the step, the last one that fits lies within a block."""
-    constraints = [Batch([Request(4005, 4000, FIT)])]
-
-    def fitted(exact: bool) -> int:
-        layout = CacheLayout(8, [one_buffer(8, 64)])
-        planned = plan(layout, 2 * 64, 64, constraints=constraints, max_util_for_resume=1, token_exact=exact)
-        return planned.resolved_constraints[0].requests[0].capacity
-
-    # The window of 8 and the 5 new tokens lie in two blocks only where they start near a block's beginning.
-    assert (fitted(False), fitted(True)) == (4000, 4000)
+@pytest.mark.parametrize(("quota", "by_block", "by_token"), [(29, 32, 39), (36, 32, 95)])
+def test_token_exact_goes_beyond_the_last_whole_block(quota: int, by_block: int, by_token: int) -> None:
+    """A chunk of 31 tokens writes three whole blocks, which pass through scratch, only where it starts at a block's end."""
+    layout = CacheLayout(8, [one_buffer(None, 64), Attention([Buffer("key", 64)], 3, count=8)])
+    constraints = [Batch([Request(400, 369, FIT)])]
+    for exact, expected in ((False, by_block), (True, by_token)):
+        planned = plan(
+            layout,
+            quota * 64,
+            64,
+            constraints=constraints,
+            max_util_for_resume=1,
+            scratch_rewind=0,
+            token_exact=exact,
+        )
+        assert planned.resolved_constraints[0].requests[0].capacity == expected
 
 
 def test_a_lower_bound_that_costs_more_than_the_next_block_is_no_reason_to_refuse() -> None:
     """P5: at 65 tokens the window still straddles a block that it has left at 68."""
-    layout = CacheLayout(4, [one_buffer(None, 8), one_buffer(17, 16, sinks=6)])
+    layout = CacheLayout(4, [one_buffer(None, 8), Attention([Buffer("key", 16)], 17, 6, count=4)])
     request = Request(400, 335, FIT)
     arguments: dict[str, Any] = {"granule": 8, "scratch_rewind": 0, "max_util_for_resume": 1}
     at_bound = plan(layout, constraints=[batch_of([(65, 0)])], **arguments).min_nbytes

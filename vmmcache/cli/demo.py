@@ -30,7 +30,7 @@ __all__ = ["command"]
     help=f"One of {', '.join(models.names())}, or a model's config.json.",
 )
 @click.option(
-    "--tokens", type=click.IntRange(1, 512), default=24, show_default=True, metavar="N", help="Decode steps to run."
+    "--tokens", type=click.IntRange(1, 512), default=16, show_default=True, metavar="N", help="Decode steps to run."
 )
 @json_option
 def command(device: str | None, model: str, tokens: int, as_json: bool) -> int:

@@ -29,7 +29,7 @@ __all__ = ["TRIM", "Life", "Moment"]
 
 OWNER: Final = "demo"
 
-TRIM: Final = {"hidden": 256, "intermediate": 512, "vocabulary": 1024}
+TRIM: Final = {"hidden": 128, "intermediate": 256, "vocabulary": 1024}
 """Widths beyond which the model is cut. They leave the cache as it is, and a CPU needs seconds instead of minutes."""
 
 _SEED: Final = 0

@@ -78,11 +78,11 @@ def plan_workload(*, block_bytes: int, block_tokens: int, granule: int, steps: i
     # Requests of about 64 tokens each: with large blocks many requests of one block, with small ones few of several.
     requests = -(-wanted // max(1, _TOKENS_PER_REQUEST // block_tokens))
     joins = tuple(request * ((steps + 1) // 2) // requests for request in range(requests))
-    # Lengths from half the typical one to one and a half, in an order that looks like traffic.
+    # Lengths from three quarters of the typical one to five quarters, in an order that looks like traffic.
     typical = _SHORTEST_TYPICAL
     while True:
         prompts = tuple(
-            max(1, typical * (_SPREAD // 2 + request * 13 % _SPREAD) // _SPREAD) for request in range(requests)
+            max(1, typical * (3 * _SPREAD // 2 + request * 13 % _SPREAD) // (2 * _SPREAD)) for request in range(requests)
         )
         work = Workload(block_tokens, steps, prompts, joins)
         if work.blocks >= wanted:

@@ -19,6 +19,8 @@ def overlapping(ranges: Sequence[Range], start: int, stop: int) -> Iterator[Rang
     >>> list(overlapping([(0, 4), (4, 8), (8, 12)], 3, 8))
     [(0, 4), (4, 8)]
     """
+    if start >= stop:
+        return
     for place in range(bisect_right(ranges, start, key=_stop), len(ranges)):
         if ranges[place][0] >= stop:
             return

@@ -6,8 +6,7 @@ fail), give back (what the driver refuses stays owed). Defragmenting exchanges a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from vmmcache.errors import DriverError
@@ -49,17 +48,25 @@ class SegmentedRegion:
     def commit(self, targets: tuple[int, ...], *, defragment: bool, keep: bool) -> None:
         """Make every segment's visible bytes those of `targets`."""
         self.region.advance(Event.COMMIT)
-        self._guard(self.doomed(targets, defragment=defragment))
-        before = tuple(self._committed)
+        if doomed := self.doomed(targets, defragment=defragment):
+            # All that can refuse before anything has changed.
+            self._guard(doomed)
+            self.region.wait()
+        state, before = self.region.state, tuple(self._committed)
         low = tuple(map(min, before, targets))
-        if not defragment:
-            growing = tuple(new if new > old else 0 for old, new in zip(before, targets, strict=True))
-            self.region.extend(self.segments.spans(growing), self.segments.between(low, targets))
-        elif keep:
-            self._move(targets)
-        else:
-            self._cut(low)
-            self._rebuild(targets)
+        try:
+            if not defragment:
+                growing = tuple(new if new > old else 0 for old, new in zip(before, targets, strict=True))
+                self.region.extend(self.segments.spans(growing), self.segments.between(low, targets))
+            elif keep:
+                self._move(before, low, targets)
+            else:
+                self._cut(low)
+                self._rebuild(targets)
+        except DriverError:
+            if not any(self._committed):
+                self.region.state = state
+            raise
         self._cut(targets)
 
     def _cut(self, targets: Sequence[int]) -> None:
@@ -72,47 +79,47 @@ class SegmentedRegion:
             self.region.retain(self.segments.spans(targets))
 
     def _rebuild(self, targets: Sequence[int]) -> None:
-        """One allocation for each segment, the old memory back first."""
+        """One allocation for each segment, the old memory back first, unit by unit."""
         for unit in list(self._units(targets)):
-            with self._exchange(unit, targets):
+            try:
                 if unit.exact:
                     self.region.clean(self.segments.between(self._committed, targets, unit.indices))
                 else:
                     self.region.rebuild(unit.runs, self.segments.between(None, targets, unit.indices))
+            except DriverError:
+                self._recount(unit.indices)
+                raise
+            for index in unit.indices:
+                self._committed[index] = targets[index]
 
-    def _move(self, targets: Sequence[int]) -> None:
-        """One allocation for each segment, contents copied, unit by unit, each all or nothing."""
-        before = tuple(self._committed)
-        low = tuple(map(min, before, targets))
+    def _move(self, before: Sequence[int], low: Sequence[int], targets: Sequence[int]) -> None:
+        """One allocation for each segment, contents copied, unit by unit, each all or nothing.
+
+        What is visible is copied also where it is about to be cut: if a later unit fails, it is still there.
+        """
+        kept = self._visible()
         try:
             for unit in list(self._units(targets)):
                 fresh = self.segments.between(low, targets, unit.indices)
-                with self._exchange(unit, targets):
-                    if unit.exact:
-                        self.region.clean(fresh)
-                    else:
-                        self.region.move(unit.runs, fresh, self.segments.between(None, low, unit.indices))
+                if unit.exact:
+                    self.region.clean(fresh)
+                else:
+                    self.region.move(unit.runs, fresh, kept)
         except DriverError as error:
-            # What has grown goes back to what it was; what was cut in units already moved cannot come back.
-            self._committed = list(map(min, before, self._committed))
+            self._recount(range(len(before)))
+            if tuple(self._committed) != before:
+                self.region.generation += 1
             try:
                 self.region.retain(self.segments.spans(self._committed))
             except DriverError as refusal:
                 error.add_note(f"undoing failed too: {refusal}")
             raise
 
-    @contextmanager
-    def _exchange(self, unit: Unit, targets: Sequence[int]) -> Iterator[None]:
-        """Afterwards a unit's segments have the bytes of `targets`; after a failure, what is backed without a hole."""
-        try:
-            yield
-        except DriverError:
-            for index in unit.indices:
-                start = self.segments.offsets[index]
-                self._committed[index] = self.region.backed(start, start + self._committed[index]) - start
-            raise
-        for index in unit.indices:
-            self._committed[index] = targets[index]
+    def _recount(self, indices: Iterable[int]) -> None:
+        """After a failure, of what was visible in each segment that is left which is still backed, without a hole."""
+        for index in indices:
+            start = self.segments.offsets[index]
+            self._committed[index] = self.region.backed(start, start + self._committed[index]) - start
 
     # Sleeping -------------------------------------------------------------------------------------------------------
 

@@ -209,9 +209,9 @@ class ExtensibleTensor:
         OutOfDeviceMemory, DriverError
             The driver refused. The tensor is as it was (I4), but for two cases. Where memory is being given *back*, the
             commit counts as done; what was refused stays in `physical_bytes`, and the next call tries again. With
-            `defragment`, segments that were exchanged before the failure have their new size if that is smaller, and
-            without `keep` a segment in the middle of its exchange has lost its contents: `committed` says what is left,
-            and the same call finishes.
+            `defragment`, where segments are exchanged one after the other, one that was to shrink may have shrunk
+            already; without `keep`, segments before the failure have their new size, and the one in the middle of its
+            exchange has lost its contents. `committed` says what is left, and the same call finishes.
         """
         targets = self._memory.segments.targets(nbytes)
         if revoke:
@@ -269,15 +269,19 @@ class ExtensibleTensor:
         DriverError
             The driver refused to take something back; calling again goes on where it was.
         """
+        self._check_views()
         self._revoke_all(revoke, "close")
         with self._region.operation("close"):
-            if (views := self._lifetime.views) and self._region.state is not State.CLOSED:
-                raise StateError(
-                    f"{self!r} has {views} live views; delete them, and what was made of them, before close()",
-                    state=self.state,
-                    event=Event.CLOSE.value,
-                )
+            self._check_views()
             self._memory.close()
+
+    def _check_views(self) -> None:
+        if (views := self._lifetime.views) and self._region.state is not State.CLOSED:
+            raise StateError(
+                f"{self!r} has {views} live views; delete them, and what was made of them, before close()",
+                state=self.state,
+                event=Event.CLOSE.value,
+            )
 
     # Views ----------------------------------------------------------------------------------------------------------
 
@@ -319,7 +323,7 @@ class ExtensibleTensor:
     def _view(self, start: int, nbytes: int, dtype: torch.dtype | None, shape: Sequence[int] | None) -> torch.Tensor:
         self._check_open("view")
         make_capsule = partial(self._lifetime.capsule, start, nbytes)
-        return as_tensor(make_capsule, self.base_address + start, nbytes, dtype, shape, who=self.device)
+        return as_tensor(make_capsule, self.base_address + start, nbytes, dtype, shape, self.driver.torch_device)
 
     # Connectors -----------------------------------------------------------------------------------------------------
 

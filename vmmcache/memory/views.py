@@ -21,8 +21,7 @@ def as_tensor(
     nbytes: int,
     dtype: torch.dtype | None,
     shape: Sequence[int] | None,
-    *,
-    who: str,
+    torch_device: str,
 ) -> torch.Tensor:
     """The tensor of `dtype` and `shape` over a DLPack capsule of `nbytes` at `address`.
 
@@ -44,7 +43,7 @@ def as_tensor(
         raise DriverUnavailable(
             "a view is a torch tensor, and torch is not installed",
             cure="Install torch (extra `torch`), or use base_address and committed",
-            driver=who,
+            driver=torch_device,
             call="view",
         ) from error
 
@@ -61,16 +60,24 @@ def as_tensor(
             shape,
             f"needs {format_bytes(elements * dtype.itemsize)} ({elements} x {dtype}), there are {format_bytes(nbytes)}",
         )
-    try:
-        flat = torch.utils.dlpack.from_dlpack(make_capsule())
-    except (RuntimeError, ValueError, AssertionError) as error:
-        raise DriverUnavailable(
-            f"this torch cannot make a tensor on the device: {error}",
-            cure="Install the build of torch for the device, or use base_address and committed",
-            driver=who,
-            call="from_dlpack",
-        ) from error.with_traceback(None)
+    _check_supported(torch_device)
+    flat = torch.utils.dlpack.from_dlpack(make_capsule())
     return flat[: elements * dtype.itemsize].view(dtype).view(sizes)
+
+
+def _check_supported(torch_device: str) -> None:
+    """Ask torch for nothing on the device. A capsule that it refuses would be deleted under its pending exception."""
+    import torch
+
+    try:
+        torch.empty(0, device=torch_device)
+    except (RuntimeError, AssertionError) as error:
+        raise DriverUnavailable(
+            f"this torch cannot make a tensor on {torch_device}: {error}",
+            cure="Install the build of torch for the device, or use base_address and committed",
+            driver=torch_device,
+            call="from_dlpack",
+        ) from error
 
 
 def _sizes(shape: object) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ range grows by one at most. It may fall
 - when a request leaves its lower bound, or arrives at what it asked for, by less than a block: the window may move off
   a block that no new block makes up for. Levels are therefore cut into intervals at those points (arriving is harmless
   on the grid of blocks as long as there is no scratch: then a new block comes with it);
-- from token to token. With every token a candidate, each remainder modulo tokens_per_block is a grid of its own;
+- from token to token. With every token a candidate, each remainder modulo tokens_per_block is a grid of its own. Only
+  scratch makes that worth while: without it the level at a block's end needs no more than any other within the block;
 - when shared prompt blocks become stale while scratch reuse keeps new blocks cheap. There the search goes by lower
   bounds: private blocks at an interval's low end, shared blocks at its high end. Half-intervals that cannot fit are
   dropped, so the result is exact; where need does grow the bound is the need, and the search is plain bisection.
@@ -137,7 +138,7 @@ class LevelSearch:
         self._footprint = footprint
         self._usable = usable
         self._step = step
-        self._token_exact = token_exact
+        self._token_exact = token_exact and saves_scratch
         self._saves_scratch = saves_scratch
         self._bounds_only = any(workload.may_need_less_at_a_higher_level for workload in self._workloads)
         marked = [marked for workload in self._workloads for marked in workload.marked]

@@ -105,11 +105,12 @@ def plan(
     if scratch_rewind is not None:
         scratch_rewind = as_size("scratch_rewind", scratch_rewind, unit="tokens")
     batches = items_of("constraints", constraints, Batch, "Batch")
+    share = resume_share(max_util_for_resume)
     demand = Demand(layout, scratch_rewind, sustained)
     problem = Problem(
         layout,
         Footprint(layout, granule, as_arrangement(arrangement)),
-        ResumeHeadroom(layout, resume_share(max_util_for_resume)),
+        ResumeHeadroom(layout, share),
         structural_floors(layout),
         batches,
         [Workload(demand, batch) for batch in batches],
@@ -151,6 +152,7 @@ def plan(
         reductions=reductions,
         binding=binding,
         weights=weights,
+        resume_share=share,
         scratch_rewind=scratch_rewind,
     )
     return with_slots(draft, problem.footprint, quota, weights, grow=allow_growth)

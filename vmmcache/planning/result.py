@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from vmmcache.errors import ConfigError, QuotaError
@@ -66,6 +67,8 @@ class Plan(NamedTuple):
     binding: Binding | None
     """Why the workload had to be reduced; None where it fits as asked for."""
     weights: Weights
+    resume_share: Fraction
+    """What constraints were divided by; the gate that resumes requests must not be stricter. 1: no gate."""
     scratch_rewind: int | None
 
     def adjusted(

@@ -1,23 +1,26 @@
-"""The plug-in: what vmmcache imports to learn that there is a driver, before anybody wants to use it."""
+"""The plug-in: what vmmcache imports to learn that there is a driver, long before anybody wants to use it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
-from vmmcache import DriverSpec, Survey, VmmDriver, hookimpl
+from vmmcache import DriverSpec, Step, Survey, VmmDriver, hookimpl
 
 
 def _open(index: int) -> VmmDriver:
-    # Imported here and not above: to find a driver must not load what it needs to run.
+    # Imported here and not above: to learn that there is a driver must not load what the driver needs to run.
     from vmmcache_pool._driver import open_pool
 
     return open_pool(index)
 
 
 def _survey() -> Survey:
-    from vmmcache_pool._survey import survey
-
-    return survey()
+    """Say what is there without opening it. Called in a probe's child process only."""
+    if not hasattr(os, "memfd_create"):
+        reason, cure = "this system has no memory files (memfd)", "Use Linux"
+        return Survey(steps=(Step("load", ok=False, reason=reason, cure=cure),))
+    return Survey(steps=(Step("load", ok=True, detail="memory files"),), devices=("a pool of shared memory",))
 
 
 @hookimpl

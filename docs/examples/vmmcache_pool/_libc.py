@@ -12,9 +12,9 @@ from vmmcache import DriverError
 
 __all__ = ["allow", "blank", "map_part", "refusal", "unmap"]
 
-_FIXED: Final = 0x10  # MAP_FIXED and MAP_NORESERVE of Linux, which Python's mmap module does not name
+# MAP_FIXED and MAP_NORESERVE of Linux (asm-generic/mman-common.h), which Python's mmap module does not name.
+_FIXED: Final = 0x10
 _NORESERVE: Final = 0x4000
-_FAILED: Final = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -23,37 +23,42 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def refusal(call: str, code: int, what: str) -> DriverError:
-    """The error for a call that was refused: who, what, which numbers."""
-    message = f"pool: {call} of {what}: {os.strerror(code)}"
+def refusal(call: str, code: int, address: int, nbytes: int, why: str) -> DriverError:
+    """The error for a refused call: who, what, and which numbers."""
+    message = f"pool: {call} of {nbytes} bytes at {address:#x}: {why}"
     return DriverError(message, driver="pool", call=call, code=code, name=errno.errorcode.get(code, ""))
 
 
 def blank(nbytes: int, at: int | None = None) -> int:
     """Addresses that fault when they are touched: new ones, or in place of what is mapped `at`."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | (0 if at is None else _FIXED)
-    return _map(at, nbytes, flags, fd=-1, offset=0)
+    return _map(at, nbytes, flags, -1, 0)
 
 
-def map_part(fd: int, offset: int, nbytes: int, at: int) -> None:
-    """A part of a file, in place of the addresses `at`, without access."""
-    _map(at, nbytes, mmap.MAP_SHARED | _FIXED, fd=fd, offset=offset)
+def map_part(fd: int, offset: int, nbytes: int, *, at: int) -> None:
+    """A part of a file in place of the addresses `at`, without access."""
+    _map(at, nbytes, mmap.MAP_SHARED | _FIXED, fd, offset)
 
 
 def allow(address: int, nbytes: int) -> None:
     """Make pages readable and writable."""
     if _libc.mprotect(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE):
-        raise refusal("mprotect", ctypes.get_errno(), f"{nbytes} bytes at {address:#x}")
+        raise _failed("mprotect", address, nbytes)
 
 
 def unmap(address: int, nbytes: int) -> None:
     """Give addresses back."""
     if nbytes and _libc.munmap(address, nbytes):
-        raise refusal("munmap", ctypes.get_errno(), f"{nbytes} bytes at {address:#x}")
+        raise _failed("munmap", address, nbytes)
 
 
-def _map(at: int | None, nbytes: int, flags: int, *, fd: int, offset: int) -> int:
+def _map(at: int | None, nbytes: int, flags: int, fd: int, offset: int) -> int:
     address = _libc.mmap(at, nbytes, 0, flags, fd, offset)
-    if address == _FAILED:
-        raise refusal("mmap", ctypes.get_errno(), f"{nbytes} bytes")
+    if address == ctypes.c_void_p(-1).value:
+        raise _failed("mmap", at or 0, nbytes)
     return int(address)
+
+
+def _failed(call: str, address: int, nbytes: int) -> DriverError:
+    code = ctypes.get_errno()
+    return refusal(call, code, address, nbytes, os.strerror(code))

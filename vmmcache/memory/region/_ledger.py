@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from vmmcache.driver import Allocation, Mapping, Reservation, VmmDriver
@@ -35,16 +35,13 @@ class Ledger:
         """Owe these as well."""
         self.debts += debts
 
-    def settle(self, *, idle: bool = False) -> None:
+    def settle(self, wait: Callable[[], None]) -> None:
         """Give back all that is owed, and raise the first refusal when everything was tried.
 
-        `idle` says that the caller has waited for the device already; an unmap must not overtake work on its range
-        (I8).
+        `wait` is called before anything is unmapped: an unmap must not overtake work on its range (I8).
         """
-        if not self.debts:
-            return
-        if not idle and any(debt.mapping is not None for debt in self.debts):
-            self._driver.synchronise()
+        if any(debt.mapping is not None for debt in self.debts):
+            wait()
         refusals: list[DriverError] = []
         # Addresses last: they are freed only when nothing is mapped in them any more (I2).
         for debt in sorted(self.debts, key=lambda debt: debt.reservation is not None):
@@ -61,15 +58,6 @@ class Ledger:
             for other in others:
                 first.add_note(f"also refused: {other}")
             raise first
-
-    def settle_quietly(self, error: BaseException | None) -> None:
-        """Settle while `error` is on its way: what the driver refuses now is a note on it, not an error of its own."""
-        try:
-            self.settle()
-        except DriverError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"undoing failed too: {refusal}")
 
     def _settle_one(self, debt: Debt) -> None:
         if debt.mapping is not None:

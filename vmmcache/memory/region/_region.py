@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from vmmcache.driver import Allocation, Mapping, VmmDriver
+from vmmcache.errors import DriverError
 from vmmcache.memory.ranges import Range, subtract
 from vmmcache.memory.region._ledger import Debt, Ledger
 from vmmcache.memory.region._steps import Steps
@@ -51,6 +52,7 @@ class Region:
         self._table = MappingTable()
         self._ledger = Ledger(driver)
         self._shape: tuple[Range, ...] = ()
+        self._operating = self._idle = False
         self._reservation = driver.reserve(align_up(nbytes, self.granule))
 
     def __repr__(self) -> str:
@@ -105,7 +107,18 @@ class Region:
         with self.enter(event):
             self.driver.check_not_capturing(event)
             with self.driver.current():
-                yield
+                self._idle = False
+                self._operating = True
+                try:
+                    yield
+                finally:
+                    self._idle = self._operating = False
+
+    def wait(self) -> None:
+        """Wait for the device, once in an operation. What is unmapped afterwards is not in use any more (I8)."""
+        if not self._idle:
+            self.driver.synchronise()
+            self._idle = self._operating
 
     # Growing --------------------------------------------------------------------------------------------------------
 
@@ -131,18 +144,25 @@ class Region:
 
     def clean(self, fresh: Sequence[Range]) -> None:
         """Make bytes of backed ranges read as zero."""
-        for start, stop in fresh:
-            self.driver.zero(self.base + start, stop - start)
         if fresh:
-            self.driver.synchronise()
+            self._idle = False
+            for start, stop in fresh:
+                self.driver.zero(self.base + start, stop - start)
+            self.wait()
 
     # Giving back ----------------------------------------------------------------------------------------------------
 
     def retain(self, spans: Sequence[Range]) -> None:
-        """Give back every allocation that touches none of `spans`. One that straddles a border stays."""
+        """Give back every allocation that touches none of `spans`. One that straddles a border stays.
+
+        Whatever the driver refuses, also to wait for the device, such an allocation is owed from then on.
+        """
         after = self.advance(Event.COMMIT)
-        self._give_back([mapping for mapping in self._table if next(parts(mapping, spans), None) is None])
+        doomed = [mapping for mapping in self._table if next(parts(mapping, spans), None) is None]
+        self._guard([extent(mapping) for mapping in doomed])
+        self._condemn(doomed)
         self.state = after
+        self._settle()
 
     def sleep(self, spans: Sequence[Range]) -> None:
         """Give all memory back and keep the addresses; `restore` backs again what `spans` need of each run."""
@@ -154,7 +174,7 @@ class Region:
             self._shape = tuple((part[0][0], part[-1][1]) for part in needed if part)
         self.state = after
         self._condemn(doomed)
-        self._ledger.settle(idle=bool(doomed))
+        self._settle()
 
     def close(self) -> None:
         """Give everything back, the addresses last (I2). Called again after an error, it goes on where it was."""
@@ -165,7 +185,7 @@ class Region:
             self._ledger.enter([Debt(reservation=self._reservation)])
         self.state = after
         self._condemn(doomed)
-        self._ledger.settle(idle=bool(doomed))
+        self._settle()
 
     # Exchanging -----------------------------------------------------------------------------------------------------
 
@@ -188,7 +208,9 @@ class Region:
         an error `backed` says what is left, and calling again finishes.
         """
         after = self.advance(Event.COMMIT)
-        self._give_back(self.touched_by(runs))
+        doomed = self.touched_by(runs)
+        self._check(doomed)
+        self._condemn(doomed)
         self._grow(([run] for run in runs), fresh)
         self.state = after
 
@@ -200,7 +222,7 @@ class Region:
         it back.
         """
         after = self.advance(Event.COMMIT)
-        self._ledger.settle()
+        self._settle()
         old = self.touched_by(runs)
         self._guard([extent(mapping) for mapping in old])
         with self._steps() as steps:
@@ -212,7 +234,8 @@ class Region:
                 self.driver.grant([steps.place(debt, scratch, at)])
                 steps.copy_in(debt, run, kept, fresh, self.base)
                 at += run[1] - run[0]
-            self.driver.synchronise()
+            self._idle = False
+            self.wait()
             for debt in new:
                 steps.lift(debt)
             for mapping in old:
@@ -226,7 +249,7 @@ class Region:
 
     def read(self, ranges: Sequence[Range]) -> list[bytearray]:
         """Copy backed ranges to the host, after the device has finished what was asked of it."""
-        self.driver.synchronise()
+        self.wait()
         return [self.driver.read(self.base + start, stop - start) for start, stop in ranges]
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -234,7 +257,7 @@ class Region:
     @contextmanager
     def _steps(self) -> Iterator[Steps]:
         with UndoStack() as undo:
-            yield Steps(undo, self.driver, self._reservation, self._table, self._ledger)
+            yield Steps(undo, self.driver, self._reservation, self._table, self._settle_quietly)
             undo.commit()
 
     def _grow(
@@ -244,7 +267,7 @@ class Region:
         contents: Sequence[bytes | bytearray] | None = None,
     ) -> None:
         """Back each run of adjacent pieces, an allocation a piece; zero or write what is visible. All or nothing."""
-        self._ledger.settle()
+        self._settle()
         with self._steps() as steps:
             for pieces in runs:
                 steps.fill(pieces)
@@ -257,16 +280,23 @@ class Region:
                 fresh = subtract(fresh, new)
             self.clean(fresh)
 
-    def _give_back(self, doomed: Sequence[Mapping]) -> None:
-        self._check(doomed)
-        self._condemn(doomed)
-        self._ledger.settle(idle=bool(doomed))
+    def _settle_quietly(self, owed: Iterable[Debt], error: BaseException) -> None:
+        """Give back what a failed operation made; what the driver refuses now is a note on the error."""
+        self._idle = False
+        self._ledger.enter(owed)
+        try:
+            self._settle()
+        except DriverError as refusal:
+            error.add_note(f"undoing failed too: {refusal}")
+
+    def _settle(self) -> None:
+        self._ledger.settle(self.wait)
 
     def _check(self, doomed: Sequence[Mapping]) -> None:
         """All that can still refuse before anything has changed: leases, and a device that does not come to rest."""
         self._guard([extent(mapping) for mapping in doomed])
         if doomed:
-            self.driver.synchronise()
+            self.wait()
 
     def _condemn(self, doomed: Sequence[Mapping]) -> None:
         if doomed:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final
 
 from vmmcache.driver import Mapping, Reservation, VmmDriver
 from vmmcache.errors import DriverError, OutOfDeviceMemory
 from vmmcache.memory.ranges import Range, inside
-from vmmcache.memory.region._ledger import Debt, Ledger
+from vmmcache.memory.region._ledger import Debt
 from vmmcache.memory.region._table import MappingTable
 from vmmcache.memory.undo import UndoStack
 
@@ -21,18 +21,24 @@ _Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackTyp
 class Steps:
     """Driver calls of one operation. If the operation fails, everything that it made goes back, last first.
 
-    `made` holds a `Debt` for each thing made: the driver is owed it, unless the operation succeeds.
+    `made` holds a `Debt` for each thing made: the driver is owed it, unless the operation succeeds. `give_back` takes
+    them then, with the error that is on its way.
     """
 
     def __init__(
-        self, undo: UndoStack, driver: VmmDriver, reservation: Reservation, table: MappingTable, ledger: Ledger
+        self,
+        undo: UndoStack,
+        driver: VmmDriver,
+        reservation: Reservation,
+        table: MappingTable,
+        give_back: Callable[[Iterable[Debt], BaseException], None],
     ) -> None:
         self.made: Final[list[Debt]] = []
         self._undo = undo
         self._driver = driver
         self._reservation = reservation
         self._table = table
-        self._ledger = ledger
+        self._give_back = give_back
         undo.push(self._take_back)
 
     def fill(self, pieces: Sequence[Range]) -> None:
@@ -97,37 +103,37 @@ class Steps:
         self._driver.grant([mapping])
         self._table.insert(mapping)
 
-    def _take_back(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+    def _take_back(self, _: object, error: BaseException | None, __: object) -> None:
         self._table.remove(debt.mapping for debt in self.made if debt.mapping is not None)
-        self._ledger.enter(reversed(self.made))
-        self._ledger.settle_quietly(error)
+        self._give_back(reversed(self.made), _on_its_way(error))
 
     def _put_back(self, mapping: Mapping) -> _Exit:
-        def undo(_: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        def undo(_: object, error: BaseException | None, __: object) -> None:
             debt = Debt(allocation=mapping.allocation)
             try:
                 self._driver.grant([self.place(debt, self._reservation, mapping.offset)])
             except DriverError as refusal:
-                self._ledger.enter([debt])
-                _note(error, f"undoing failed too, {mapping.nbytes} bytes at {mapping.address:#x} are lost: {refusal}")
+                self.made.append(debt)
+                lost = f"{mapping.nbytes} bytes at {mapping.address:#x} are lost"
+                _on_its_way(error).add_note(f"undoing failed too, {lost}: {refusal}")
             else:
                 self._table.insert(mapping)
 
         return undo
 
     def _take_out(self, debt: Debt) -> _Exit:
-        def undo(_: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        def undo(_: object, error: BaseException | None, __: object) -> None:
             assert debt.mapping is not None  # swapped in
             self._table.remove([debt.mapping])
             try:
                 self.lift(debt)
             except DriverError as refusal:
-                # Stays in `made` with its mapping, and so goes to the ledger at the bottom of the undo stack.
-                _note(error, f"undoing failed too: {refusal}")
+                # Stays in `made` with its mapping, and so is given back at the bottom of the undo stack.
+                _on_its_way(error).add_note(f"undoing failed too: {refusal}")
 
         return undo
 
 
-def _note(error: BaseException | None, text: str) -> None:
+def _on_its_way(error: BaseException | None) -> BaseException:
     assert error is not None  # an undo stack that is not committed unwinds only for an error
-    error.add_note(text)
+    return error

@@ -1,0 +1,257 @@
+"""A region: addresses that stay, runs of memory that come and go, and a guard that is asked first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.helpers import Accounts, JournalDriver, accounts, peek, poke
+from vmmcache.errors import AlignmentError, DriverError, LeaseError, StateError
+from vmmcache.memory.ranges import Range
+from vmmcache.memory.region import Region
+from vmmcache.memory.states import State
+
+
+class Guard:
+    """Remembers what it was asked for, and vetoes where told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Range] = []
+        self.veto = False
+
+    def __call__(self, ranges: Sequence[Range]) -> None:
+        self.asked += ranges
+        if self.veto:
+            raise LeaseError("held", owners=("somebody",))
+
+
+@pytest.fixture
+def driver() -> JournalDriver:
+    return JournalDriver()
+
+
+@pytest.fixture
+def guard() -> Guard:
+    return Guard()
+
+
+@pytest.fixture
+def region(driver: JournalDriver, guard: Guard) -> Region:
+    return Region(driver, 8 * driver.granule - 5, guard=guard)
+
+
+def extents(region: Region) -> list[Range]:
+    granule = region.granule
+    return [(each.offset // granule, (each.offset + each.nbytes) // granule) for each in region.mappings]
+
+
+def grow(region: Region, *granules: Range) -> None:
+    spans = [(start * region.granule, stop * region.granule) for start, stop in granules]
+    region.extend(spans, spans)
+
+
+def test_a_reservation_is_rounded_up_to_the_granule_and_costs_no_memory(driver: JournalDriver, region: Region) -> None:
+    assert region.nbytes == 8 * driver.granule
+    assert region.base % driver.granule == 0
+    assert accounts(driver) == Accounts(reservations=1)
+    assert driver.names() == []
+
+
+def test_the_base_stays_from_construction_to_close(region: Region) -> None:
+    """I1."""
+    base = region.base
+    grow(region, (0, 3))
+    region.retain([])
+    region.sleep([])
+    region.restore([])
+    region.close()
+    assert region.base == base
+
+
+def test_a_growth_backs_each_maximal_hole_with_one_allocation(driver: JournalDriver, region: Region) -> None:
+    """T4."""
+    grow(region, (1, 2), (4, 5))
+    driver.names()
+    grow(region, (0, 8))
+    assert driver.names() == ["create", "map", "grant"] * 3
+    assert extents(region) == [(0, 1), (1, 2), (2, 4), (4, 5), (5, 8)]
+
+
+def test_of_two_spans_that_share_a_granule_the_first_backs_it(region: Region) -> None:
+    grow(region, (0, 2), (1, 4))
+    assert extents(region) == [(0, 2), (2, 4)]
+
+
+def test_growth_of_what_is_there_calls_no_vendor_function_but_zeroing(driver: JournalDriver, region: Region) -> None:
+    grow(region, (0, 2))
+    driver.names()
+    grow(region, (0, 2))
+    assert driver.names() == ["zero", "synchronise"]
+
+
+def test_chunks_bound_each_allocation_and_are_granted_in_one_call(driver: JournalDriver, guard: Guard) -> None:
+    region = Region(driver, 8 * driver.granule, guard=guard, chunk=2 * driver.granule)
+    grow(region, (1, 6))
+    assert extents(region) == [(1, 3), (3, 5), (5, 6)]
+    assert driver.names() == ["create", "map", "create", "map", "create", "map", "grant"]
+
+
+def test_retain_gives_back_what_touches_no_span(driver: JournalDriver, region: Region) -> None:
+    """T5: an allocation goes back as a whole or not at all."""
+    grow(region, (0, 2))
+    grow(region, (2, 4))
+    grow(region, (4, 6))
+    region.retain([(0, 2 * region.granule + 1)])
+    assert extents(region) == [(0, 2), (2, 4)]
+    assert region.physical_bytes == accounts(driver).used == 4 * region.granule
+
+
+def test_every_giving_back_waits_for_the_device_once(driver: JournalDriver, region: Region) -> None:
+    """I8."""
+    grow(region, (0, 2))
+    grow(region, (2, 4))
+    driver.names()
+    region.retain([])
+    assert driver.names() == ["synchronise", "unmap", "release", "unmap", "release"]
+
+
+def test_nothing_to_give_back_asks_nothing_of_the_device(driver: JournalDriver, region: Region) -> None:
+    grow(region, (0, 2))
+    driver.names()
+    region.retain([(0, 2 * region.granule)])
+    assert driver.names() == []
+    assert region.generation == 0
+
+
+@pytest.mark.parametrize("event", ["retain", "sleep", "rebuild", "move", "close"])
+def test_the_guard_is_asked_before_anything_is_touched(
+    driver: JournalDriver, guard: Guard, region: Region, event: str
+) -> None:
+    """I9."""
+    grow(region, (0, 2))
+    poke(region.base, b"kept")
+    before = accounts(driver), extents(region), region.generation, region.state
+    driver.names()
+    guard.asked.clear()
+    guard.veto = True
+    runs = [(0, 3 * region.granule)]
+    call = {
+        "retain": lambda: region.retain([]),
+        "sleep": lambda: region.sleep([]),
+        "rebuild": lambda: region.rebuild(runs, []),
+        "move": lambda: region.move(runs, [], []),
+        "close": region.close,
+    }[event]
+    with pytest.raises(LeaseError, match="held"):
+        call()
+    assert guard.asked == [(0, 2 * region.granule)]
+    assert driver.names() == []
+    assert (accounts(driver), extents(region), region.generation, region.state) == before
+    assert peek(region.base, 4) == b"kept"
+
+
+def test_growing_asks_no_guard(guard: Guard, region: Region) -> None:
+    guard.veto = True
+    grow(region, (0, 2))
+    assert guard.asked == []
+
+
+def test_the_generation_rises_when_memory_goes_and_only_then(region: Region) -> None:
+    """C4."""
+    grow(region, (0, 2))
+    assert region.generation == 0
+    region.sleep([(0, 1)])
+    asleep = region.generation
+    assert asleep > 0
+    region.restore([(0, 1)])
+    assert region.generation == asleep
+    region.rebuild([(0, region.granule)], [])
+    assert region.generation > asleep
+
+
+def test_allocation_ids_are_never_used_again(region: Region) -> None:
+    """C4: also at the same address and size."""
+    seen: set[int] = set()
+    for _ in range(20):
+        grow(region, (0, 2))
+        (allocation,) = region.allocations
+        assert allocation.id not in seen
+        seen.add(allocation.id)
+        region.retain([])
+
+
+def test_restore_backs_the_very_runs_that_went_to_sleep(region: Region) -> None:
+    """I10."""
+    grow(region, (0, 1))
+    grow(region, (1, 4))
+    grow(region, (6, 7))
+    before = extents(region)
+    everything = [(0, region.nbytes)]
+    region.sleep(everything)
+    assert (extents(region), region.physical_bytes) == ([], 0)
+    region.restore([])
+    assert extents(region) == before
+
+
+def test_a_run_that_a_cut_left_too_long_comes_back_only_as_long_as_needed(region: Region) -> None:
+    grow(region, (0, 4))
+    region.sleep([(0, 2 * region.granule)])
+    region.restore([])
+    assert extents(region) == [(0, 2)]
+
+
+def test_backed_says_where_the_first_hole_is(region: Region) -> None:
+    grow(region, (0, 1))
+    grow(region, (1, 2))
+    grow(region, (3, 4))
+    granule = region.granule
+    assert region.backed(0, 4 * granule) == 2 * granule
+    assert region.backed(5, granule) == granule
+    assert region.backed(2 * granule, 4 * granule) == 2 * granule
+    assert region.backed(3 * granule, 4 * granule) == 4 * granule
+
+
+def test_moving_keeps_contents_and_address_in_one_allocation(driver: JournalDriver, region: Region) -> None:
+    grow(region, (0, 1))
+    grow(region, (1, 3))
+    poke(region.base + region.granule - 2, b"across")
+    region.move([(0, 2 * region.granule)], fresh=[], kept=[(0, 2 * region.granule)])
+    assert peek(region.base + region.granule - 2, 6) == b"across"
+    assert extents(region) == [(0, 2)]
+    assert region.owes
+    region.retain([(0, 2 * region.granule)])
+    assert not region.owes
+    assert accounts(driver) == Accounts(2 * region.granule, files=1, descriptors=1, reservations=1, mappings=1)
+
+
+def test_close_gives_back_everything_and_the_addresses_last(driver: JournalDriver, region: Region) -> None:
+    """I2, I3."""
+    grow(region, (0, 2))
+    grow(region, (4, 5))
+    region.close()
+    assert accounts(driver) == Accounts()
+    region.close()
+    assert region.state is State.CLOSED
+
+
+@pytest.mark.parametrize("event", ["extend", "retain", "sleep", "restore", "rebuild", "move"])
+def test_a_closed_region_allows_nothing_and_calls_nobody(driver: JournalDriver, region: Region, event: str) -> None:
+    region.close()
+    driver.names()
+    arguments = {"extend": ([], []), "rebuild": ([], []), "move": ([], [], []), "retain": ([],), "sleep": ([],)}
+    with pytest.raises(StateError, match="closed") as caught:
+        getattr(region, event)(*arguments.get(event, ([],)))
+    assert caught.value.state == "closed"
+    assert driver.names() == []
+
+
+def test_a_failure_names_the_call_and_leaves_the_region_as_it_was(driver: JournalDriver, region: Region) -> None:
+    """I4."""
+    grow(region, (0, 1))
+    before = accounts(driver), extents(region)
+    with pytest.raises((DriverError, AlignmentError)):
+        region.extend([(7 * region.granule, 9 * region.granule)], [])
+    assert (accounts(driver), extents(region)) == before
+    grow(region, (7, 8))
+    assert extents(region) == [(0, 1), (7, 8)]
