@@ -20,7 +20,10 @@ MEMORY_VERBS = {
     *("reserve", "free", "create", "release", "map", "grant", "unmap"),
     *("zero", "copy", "read", "write", "export_handle", "import_handle", "export_dmabuf"),
 }
-QUESTIONS = {"device", "dlpack_device", "torch_device", "granularity", "memory_info", "synchronise"}
+QUESTIONS = {
+    *("device", "dlpack_device", "torch_device", "granularity", "memory_info"),
+    *("current", "check_process", "check_not_capturing", "synchronise"),
+}
 
 # The conformance suite in `testing` exists to call the verbs.
 MAY_CALL_A_DRIVER = r"vmmcache\.(memory\.region(\..*)?|probing\.steps|testing\..*)"
@@ -128,8 +131,16 @@ def printing(sources: Sources) -> list[str]:
     for module, tree in sources.items():
         if re.fullmatch(MAY_PRINT, module):
             continue
+        # To lead what strangers print away from standard output is the opposite of printing.
+        led_away = {
+            id(call.args[0])
+            for call in ast.walk(tree)
+            if isinstance(call, ast.Call) and ast.unparse(call) == "contextlib.redirect_stdout(sys.stderr)"
+        }
         for node in ast.walk(tree):
             match node:
+                case ast.AST() if id(node) in led_away:
+                    continue
                 case (
                     ast.Name(id="print")
                     | ast.Attribute(value=ast.Name(id="sys"), attr="stdout" | "stderr" | "__stdout__" | "__stderr__")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.helpers import Accounts, JournalDriver, accounts, peek, poke
-from vmmcache.errors import AlignmentError, DriverError, LeaseError, StateError
+from vmmcache.errors import ConfigError, LeaseError, StateError
 from vmmcache.memory.ranges import Range
 from vmmcache.memory.region import Region
 from vmmcache.memory.states import State
@@ -47,8 +47,7 @@ def extents(region: Region) -> list[Range]:
 
 
 def grow(region: Region, *granules: Range) -> None:
-    spans = [(start * region.granule, stop * region.granule) for start, stop in granules]
-    region.extend(spans, spans)
+    region.extend([(start * region.granule, stop * region.granule) for start, stop in granules], [])
 
 
 def test_a_reservation_is_rounded_up_to_the_granule_and_costs_no_memory(driver: JournalDriver, region: Region) -> None:
@@ -83,11 +82,14 @@ def test_of_two_spans_that_share_a_granule_the_first_backs_it(region: Region) ->
     assert extents(region) == [(0, 2), (2, 4)]
 
 
-def test_growth_of_what_is_there_calls_no_vendor_function_but_zeroing(driver: JournalDriver, region: Region) -> None:
+def test_growth_of_what_is_there_only_zeroes_what_becomes_visible(driver: JournalDriver, region: Region) -> None:
+    """I7."""
     grow(region, (0, 2))
+    poke(region.base, b"dirt" * 4)
     driver.names()
-    grow(region, (0, 2))
+    region.extend([(0, region.granule)], [(4, 8)])
     assert driver.names() == ["zero", "synchronise"]
+    assert peek(region.base, 16) == b"dirt\0\0\0\0dirtdirt"
 
 
 def test_chunks_bound_each_allocation_and_are_granted_in_one_call(driver: JournalDriver, guard: Guard) -> None:
@@ -161,10 +163,10 @@ def test_the_generation_rises_when_memory_goes_and_only_then(region: Region) -> 
     """C4."""
     grow(region, (0, 2))
     assert region.generation == 0
-    region.sleep([(0, 1)])
+    region.sleep([(0, region.granule)])
     asleep = region.generation
     assert asleep > 0
-    region.restore([(0, 1)])
+    region.restore([])
     assert region.generation == asleep
     region.rebuild([(0, region.granule)], [])
     assert region.generation > asleep
@@ -246,12 +248,12 @@ def test_a_closed_region_allows_nothing_and_calls_nobody(driver: JournalDriver, 
     assert driver.names() == []
 
 
-def test_a_failure_names_the_call_and_leaves_the_region_as_it_was(driver: JournalDriver, region: Region) -> None:
-    """I4."""
+def test_a_growth_that_fails_half_way_leaves_the_region_as_it_was(driver: JournalDriver, region: Region) -> None:
+    """I4: the second span ends past the reservation, which is found out when the first is backed already."""
     grow(region, (0, 1))
     before = accounts(driver), extents(region)
-    with pytest.raises((DriverError, AlignmentError)):
-        region.extend([(7 * region.granule, 9 * region.granule)], [])
+    with pytest.raises(ConfigError, match="past the reservation"):
+        grow(region, (2, 4), (7, 9))
     assert (accounts(driver), extents(region)) == before
-    grow(region, (7, 8))
-    assert extents(region) == [(0, 1), (7, 8)]
+    grow(region, (2, 4), (7, 8))
+    assert extents(region) == [(0, 1), (2, 4), (7, 8)]

@@ -108,8 +108,10 @@ class VmmDriver(ABC):
     """What connectors call the memory."""
     fresh_is_zero: ClassVar[bool] = False
     """True only where the platform guarantees that new memory reads as zero; then nothing is spent on zeroing it."""
-    fds_per_allocation: ClassVar[int] = 0
+    fds_per_allocation: int = 0
     """File descriptors that a live allocation holds."""
+    losses: tuple[str, ...] = ()
+    """What memory could have and has not, a sentence each: handle types and RDMA that were tried and refused (D9)."""
 
     def __init__(self, index: int = 0) -> None:
         self.index: Final = index

@@ -163,10 +163,25 @@ class DriverError(VmmCacheError):
         The vendor's number; ``None`` where the failure was ours to find.
     name : str
         The vendor's name of the code, for example ``"CUDA_ERROR_INVALID_VALUE"`` or ``"ENOMEM"``.
+    reason : str
+        The message without the cure.
+    cure : str or None
+        What an operator can do about it, where that is known; also part of the message.
     """
 
-    def __init__(self, message: str, *, driver: str, call: str, code: int | None = None, name: str = "") -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        reason: str,
+        *,
+        driver: str,
+        call: str,
+        code: int | None = None,
+        name: str = "",
+        cure: str | None = None,
+    ) -> None:
+        super().__init__(f"{reason}. {cure}" if cure else reason)
+        self.reason = reason
+        self.cure = cure
         self.driver = driver
         self.call = call
         self.code = code
@@ -184,12 +199,13 @@ class DriverUnavailable(DriverError):
         What an operator can do about it.
     """
 
+    cure: str
+
     def __init__(
         self, reason: str, *, cure: str, driver: str, call: str = "open", code: int | None = None, name: str = ""
     ) -> None:
-        super().__init__(f"{driver}: {reason}. {cure}", driver=driver, call=call, code=code, name=name)
+        super().__init__(f"{driver}: {reason}", driver=driver, call=call, code=code, name=name, cure=cure)
         self.reason = reason
-        self.cure = cure
 
 
 class OutOfDeviceMemory(DriverError, MemoryError):
@@ -207,7 +223,7 @@ class OutOfDeviceMemory(DriverError, MemoryError):
 
     def __init__(
         self,
-        message: str,
+        reason: str,
         *,
         driver: str,
         call: str,
@@ -216,8 +232,9 @@ class OutOfDeviceMemory(DriverError, MemoryError):
         committed: int = 0,
         code: int | None = None,
         name: str = "",
+        cure: str | None = None,
     ) -> None:
-        super().__init__(message, driver=driver, call=call, code=code, name=name)
+        super().__init__(reason, driver=driver, call=call, code=code, name=name, cure=cure)
         self.requested = requested
         self.free = free
         self.committed = committed

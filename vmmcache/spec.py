@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from vmmcache.driver import VmmDriver
-from vmmcache.errors import ConfigError
+from vmmcache.errors import ConfigError, DriverError, VmmCacheError
 
-__all__ = ["DriverSpec", "ProbeReport", "Step", "Survey"]
+__all__ = ["UPDATE", "DriverSpec", "ProbeReport", "Step", "Survey", "ask"]
+
+UPDATE: Final = "Update the device's driver; if that does not help, report the output of `vmmcache probe --json`"
+"""The cure where nothing better is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,20 @@ class Step:
     cure: str | None = None
     """What an operator can do about it, where `ok` is False."""
     ms: float = 0.0
+
+
+def ask(name: str, question: Callable[[], str | None]) -> Step:
+    """Ask one question: its answer is the step's detail; a VmmCacheError is the reason why not, with its cure."""
+    start = time.perf_counter()
+    reason = detail = cure = None
+    try:
+        detail = question()
+    except DriverError as error:
+        reason, cure = error.reason, error.cure or UPDATE
+    except VmmCacheError as error:
+        reason, cure = str(error), UPDATE
+    ms = round((time.perf_counter() - start) * 1000, 3)
+    return Step(name, ok=reason is None, reason=reason, detail=detail, cure=cure, ms=ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation: the states from their table, the address space from a tensor that really lived.
+"""Draws the pictures of the docs: states from their table, the address space from a tensor that really lives.
 
 ``python docs/pictures/draw.py`` writes them; tests/test_docs.py holds the files equal to what this draws.
 """
@@ -51,7 +51,7 @@ def pictures() -> dict[str, str]:
     }
 
 
-# The address space ------------------------------------------------------------------------------------------------------
+# The address space ---------------------------------------------------------------------------------------------------
 
 _LEFT: Final = 16
 _BAR: Final = 560
@@ -62,7 +62,7 @@ _HIGH: Final = 20
 
 def address_space(make: str, steps: Sequence[str]) -> str:
     """One bar for each step of a tensor's life, as the tensor itself describes it after the step."""
-    names = {"ExtensibleTensor": ExtensibleTensor, "MIB": MIB}
+    names: dict[str, object] = {"ExtensibleTensor": ExtensibleTensor, "MIB": MIB}
     exec(make, names)
     tensor = names["t"]
     assert isinstance(tensor, ExtensibleTensor)
@@ -93,13 +93,8 @@ def _row(tensor: ExtensibleTensor, code: str, place: int) -> Iterator[str]:
         yield f'<line x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{top + _HIGH + 4}" stroke="{INK}" stroke-width="2"/>'
     committed, mapped = format_bytes(tensor.committed_bytes), format_bytes(tensor.physical_bytes)
     yield _text(_LEFT + _BAR + 16, top + 7, f"{committed} committed, {mapped} mapped", size=12)
-    yield _text(_LEFT + _BAR + 16, top + 22, _count(len(tensor.allocations)), size=12, colour=MUTED)
-
-
-def _count(allocations: int) -> str:
-    if not allocations:
-        return "addresses only"
-    return f"{allocations} allocation{'s' if allocations > 1 else ''}"
+    count = f"{len(tensor.allocations)} allocations, generation {tensor.generation}"
+    yield _text(_LEFT + _BAR + 16, top + 22, count, size=12, colour=MUTED)
 
 
 def _legend(top: float, granule: int) -> Iterator[str]:
@@ -113,16 +108,16 @@ def _legend(top: float, granule: int) -> Iterator[str]:
         yield _text(x + 20, top, label, size=12, colour=MUTED)
         x += 50 + 6.6 * len(label)
     yield f'<line x1="{x}" y1="{top - 11}" x2="{x}" y2="{top + 3}" stroke="{INK}" stroke-width="2"/>'
-    yield _text(x + 8, top, "segment", size=12, colour=MUTED)
+    yield _text(x + 8, top, "border of segments", size=12, colour=MUTED)
 
 
-# The states -------------------------------------------------------------------------------------------------------------
+# The states ----------------------------------------------------------------------------------------------------------
 
 _CENTRE: Final = {
-    State.RESERVED: (110.0, 110.0),
-    State.COMMITTED: (390.0, 110.0),
-    State.ASLEEP: (670.0, 110.0),
-    State.CLOSED: (390.0, 270.0),
+    State.RESERVED: (110.0, 124.0),
+    State.COMMITTED: (390.0, 124.0),
+    State.ASLEEP: (670.0, 124.0),
+    State.CLOSED: (390.0, 274.0),
 }
 _HALF: Final = (62.0, 20.0)
 # How far an arrow swerves to its left: a pair of opposite ones must not lie on each other, none may cross a state.
@@ -141,8 +136,8 @@ def states() -> str:
         for event, after in events.items():
             arrows.setdefault((state, after), []).append(event)
     parts = [
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
-        f'<path d="M0 0L10 5L0 10z" fill="{INK}"/></marker></defs>'
+        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">',
+        f'<path d="M0 0L10 5L0 10z" fill="{INK}"/></marker></defs>',
     ]
     for (state, after), caused in arrows.items():
         label = ", ".join(event.value for event in caused)
@@ -151,7 +146,7 @@ def states() -> str:
         fill = COMMITTED if state is State.COMMITTED else RESERVED
         parts.append(_box(x - _HALF[0], y - _HALF[1], 2 * _HALF[0], 2 * _HALF[1], fill, INK, radius=10))
         parts.append(_text(x, y + 5, state.value, anchor="middle", colour=PAPER if fill == COMMITTED else INK))
-    return _svg(780, 340, parts)
+    return _svg(780, 356, parts)
 
 
 def _arrow(state: State, after: State, label: str) -> Iterator[str]:
@@ -163,7 +158,7 @@ def _arrow(state: State, after: State, label: str) -> Iterator[str]:
     cy = (y1 + y2) / 2 + (x2 - x1) / length * bend
     x1, y1 = _border(x1, y1, cx, cy)
     x2, y2 = _border(x2, y2, cx, cy)
-    yield f'<path d="M{x1:.1f} {y1:.1f}Q{cx:.1f} {cy:.1f} {x2:.1f} {y2:.1f}" fill="none" stroke="{INK}" marker-end="url(#tip)"/>'
+    yield _curve(f"M{x1:.1f} {y1:.1f}Q{cx:.1f} {cy:.1f} {x2:.1f} {y2:.1f}")
     # The curve's middle, and above it if it swerves up, below if down, on top of it if it is straight.
     mx, my = (x1 + 2 * cx + x2) / 4, (y1 + 2 * cy + y2) / 4
     lift = 5 if not bend else (-6 if cy < (_CENTRE[state][1] + _CENTRE[after][1]) / 2 else 16)
@@ -181,14 +176,15 @@ def _loop(state: State, label: str) -> Iterator[str]:
     x, y = _CENTRE[state]
     side = 1 if state in _LOOP_BELOW else -1
     start, far = y + side * _HALF[1], y + side * (_HALF[1] + 44)
-    yield (
-        f'<path d="M{x - 22:.1f} {start:.1f}C{x - 30:.1f} {far:.1f} {x + 30:.1f} {far:.1f} {x + 22:.1f} {start:.1f}" '
-        f'fill="none" stroke="{INK}" marker-end="url(#tip)"/>'
-    )
+    yield _curve(f"M{x - 22} {start}C{x - 30} {far} {x + 30} {far} {x + 22} {start}")
     yield _text(x, far + (2 if side > 0 else 6), label, anchor="middle", mono=True, halo=True)
 
 
-# Shapes -----------------------------------------------------------------------------------------------------------------
+# Shapes --------------------------------------------------------------------------------------------------------------
+
+
+def _curve(path: str) -> str:
+    return f'<path d="{path}" fill="none" stroke="{INK}" marker-end="url(#tip)"/>'
 
 
 def _box(x: float, y: float, width: float, height: float, fill: str, stroke: str = "none", radius: float = 1) -> str:

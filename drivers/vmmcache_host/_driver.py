@@ -34,7 +34,7 @@ class HostDriver(VmmDriver):
     device_type: ClassVar[str] = "cpu"
     memory_kind: ClassVar[Literal["DRAM", "VRAM"]] = "DRAM"
     fresh_is_zero: ClassVar[bool] = True  # a new memory file is a hole, and holes read as zero (memfd_create(2))
-    fds_per_allocation: ClassVar[int] = 1
+    fds_per_allocation = 1
 
     def __init__(self) -> None:
         super().__init__()

@@ -121,8 +121,8 @@ class MemoryFiles:
     def _out_of_memory(self, nbytes: int, limit: int) -> NoReturn:
         free = max(0, limit - self.used)
         raise OutOfDeviceMemory(
-            f"host: memfd_create of {format_bytes(nbytes)}: {format_bytes(free)} of {format_bytes(limit)} are free. "
-            f"Commit less, or set {VARIABLE} to a larger size",
+            f"host: memfd_create of {format_bytes(nbytes)}: {format_bytes(free)} of {format_bytes(limit)} are free",
+            cure=f"Commit less, or set {VARIABLE} to a larger size",
             driver="host",
             call="memfd_create",
             requested=nbytes,

@@ -41,9 +41,8 @@ def refusal(call: str, code: int | None, what: str, *, cure: str | None = None) 
     """The DriverError for a `call` on `what` that failed with errno `code`."""
     code = code or 0
     name = errno.errorcode.get(code, f"errno {code}")
-    cure = cure or _CURES.get(code)
-    message = f"host: {call} of {what}: {name} ({os.strerror(code)})" + (f". {cure}" if cure else "")
-    return DriverError(message, driver="host", call=call, code=code, name=name)
+    reason = f"host: {call} of {what}: {name} ({os.strerror(code)})"
+    return DriverError(reason, driver="host", call=call, code=code, name=name, cure=cure or _CURES.get(code))
 
 
 def map_nothing(nbytes: int, *, at: int | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from vmmcache.connectors.leases import LeaseBook, RegistrationLease
 from vmmcache.driver import Allocation, VmmDriver
-from vmmcache.errors import ConfigError, StaleSegment, StateError
+from vmmcache.errors import ConfigError, StaleSegment, StateError, VmmCacheError
 from vmmcache.memory.descriptors import RegistrableSegment
 from vmmcache.memory.lifetime import Lifetime
 from vmmcache.memory.region import Region
@@ -101,7 +101,13 @@ class ExtensibleTensor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except VmmCacheError as refusal:
+            if error is None:
+                raise
+            # The error of the block is the one that matters; its frames may hold the very views that forbid to close.
+            error.add_note(f"not closed: {refusal}")
 
     # What there is --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the pools of a plan can serve: how many requests of a length, how long a single one, and what gives out first."""
+"""What the pools of a plan can serve: how many requests of a length, how long a single one, what gives out first."""
 
 from __future__ import annotations
 

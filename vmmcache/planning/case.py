@@ -1,7 +1,7 @@
 """Plan cases: a layout, a workload and a quota as JSON, and the answer as JSON.
 
-The names are those of the command line's contract. Every key is known or refused: a misspelt key that is silently left out
-is a plan for another workload.
+The names are those that the command line documents. Every key is known or refused: a misspelt key that is silently left
+out is a plan for another workload.
 """
 
 from __future__ import annotations

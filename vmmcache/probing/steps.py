@@ -8,33 +8,19 @@ from __future__ import annotations
 
 import os
 import resource
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from vmmcache.driver import Allocation, HandleType, Mapping, Reservation, VmmDriver
-from vmmcache.errors import DriverError, DriverUnavailable, VmmCacheError
-from vmmcache.fds import FD_CURE
-from vmmcache.spec import DriverSpec, Step
+from vmmcache.errors import DriverError, DriverUnavailable
+from vmmcache.spec import UPDATE, DriverSpec, ask
 from vmmcache.units import TIB, format_bytes
 
-__all__ = ["ask", "device_report"]
+__all__ = ["device_report"]
 
 _PATTERN: Final = b"vmmcache"
 _LARGEST: Final = 64 * TIB
-_CURE: Final = "Update the device's driver; if that does not help, report the output of `vmmcache probe --json`"
-
-
-def ask(name: str, question: Callable[[], str | None]) -> Step:
-    """Ask one question: its answer is the step's detail, a VmmCacheError is the reason why not."""
-    start = time.perf_counter()
-    try:
-        detail = question()
-    except VmmCacheError as error:
-        reason, cure = (error.reason, error.cure) if isinstance(error, DriverUnavailable) else (str(error), _CURE)
-        return Step(name, ok=False, reason=reason, cure=cure, ms=_ms(start))
-    return Step(name, ok=True, detail=detail, ms=_ms(start))
 
 
 def device_report(spec: DriverSpec, index: int, name: str, quirks: tuple[str, ...]) -> dict[str, Any]:
@@ -53,6 +39,7 @@ def device_report(spec: DriverSpec, index: int, name: str, quirks: tuple[str, ..
         "handle_types": [],
         "rdma": False,
         "dmabuf": False,
+        "losses": [],
         "quirks": list(quirks),
         "steps": [],
     }
@@ -153,7 +140,9 @@ class _Device:
             for kind in kinds:
                 self._share(allocation, kind)
         self._report["handle_types"] = kinds
-        return ", ".join(kinds) or "none"
+        self._report["losses"] = list(self.driver.losses)
+        # What memory could have and has not must not stay hidden: a connector may depend on it (D9).
+        return "; ".join((", ".join(kinds) or "none", *self.driver.losses))
 
     def _share(self, allocation: Allocation, kind: HandleType) -> None:
         shared = self.driver.export_handle(allocation, kind)
@@ -197,7 +186,7 @@ class _Device:
             last = mapping.address + mapping.nbytes - len(_PATTERN)
             self.driver.write(last, _PATTERN)
             if (found := bytes(self.driver.read(last, len(_PATTERN)))) != _PATTERN:
-                raise self._no("read", f"wrote {_PATTERN!r} at {last:#x} and read {found!r}", _CURE)
+                raise self._no("read", f"wrote {_PATTERN!r} at {last:#x} and read {found!r}", UPDATE)
         self.driver.synchronise()
 
     def _no(self, call: str, reason: str, cure: str) -> DriverUnavailable:
@@ -225,7 +214,3 @@ class _Device:
             mapping = self.driver.map(reservation, at * self.driver.granule, allocation)
             stack.callback(self.driver.unmap, mapping)
             yield mapping
-
-
-def _ms(start: float) -> float:
-    return round((time.perf_counter() - start) * 1000, 3)

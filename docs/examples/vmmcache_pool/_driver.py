@@ -91,9 +91,16 @@ class PoolDriver(VmmDriver):
     def _create(self, nbytes: int) -> Allocation:
         with self._lock:
             if nbytes > (free := len(self._idle) * UNIT):
-                what = f"pool: {format_bytes(nbytes)} wanted, {format_bytes(free)} free of {format_bytes(self._total)}"
-                cure = f"Commit less, or set {VARIABLE} to a larger size"
-                raise OutOfDeviceMemory(f"{what}. {cure}", driver="pool", call="create", requested=nbytes, free=free)
+                raise OutOfDeviceMemory(
+                    f"pool: {format_bytes(nbytes)} wanted, {format_bytes(free)} free of {format_bytes(self._total)}. "
+                    f"Commit less, or set {VARIABLE} to a larger size",
+                    driver="pool",
+                    call="create",
+                    requested=nbytes,
+                    free=free,
+                    code=errno.ENOMEM,
+                    name="ENOMEM",
+                )
             handle = self._new_allocation_id()
             self._units[handle] = [self._idle.pop() for _ in range(nbytes // UNIT)]
             self._live.add(handle)

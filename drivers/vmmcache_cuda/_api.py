@@ -1,0 +1,97 @@
+"""The one edge to ``cuda.bindings.driver``: every call checked, every failure a DriverError, no vendor object leaves.
+
+The bindings return a tuple with the status first, raise RuntimeError where library or function is missing, and raise
+ValueError (12.x: KeyError) where the library returns a status that their enumeration does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from vmmcache import DriverError, DriverUnavailable
+
+__all__ = ["Api", "Code"]
+
+
+class Code:
+    """Status codes that the driver treats by themselves (``cuda.h`` 13.0, ``CUresult``)."""
+
+    OUT_OF_MEMORY: Final = 2
+    NOT_INITIALIZED: Final = 3
+    DEINITIALIZED: Final = 4
+    STUB_LIBRARY: Final = 34
+    NO_DEVICE: Final = 100
+    INVALID_DEVICE: Final = 101
+    INVALID_CONTEXT: Final = 201
+    NOT_PERMITTED: Final = 800
+    NOT_SUPPORTED: Final = 801
+
+
+_CURES: Final = {
+    Code.NOT_INITIALIZED: "The driver was not initialised in this process; after a fork it cannot be. Use spawn",
+    Code.STUB_LIBRARY: "A stub for linking was loaded instead of the driver; take its folder off LD_LIBRARY_PATH",
+    Code.NO_DEVICE: "Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, pass the GPU in (--gpus all)",
+    Code.INVALID_DEVICE: "Check the index against `vmmcache probe` and CUDA_VISIBLE_DEVICES",
+    Code.INVALID_CONTEXT: "Another library destroyed the primary context (cudaDeviceReset); restart the process",
+    Code.NOT_PERMITTED: "The process lacks the right: fabric handles need an IMEX channel (nvidia-caps-imex-channels)",
+    Code.NOT_SUPPORTED: "This GPU, or the vGPU profile it runs under, does not support the call",
+}
+
+
+class Api:
+    """The bindings. Importing them loads no library; the first call does."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise DriverUnavailable(
+                f"NVIDIA's Python bindings are not installed ({error})",
+                cure="pip install 'vmmcache[cuda]'",
+                driver="cuda",
+                call="import",
+            ) from error
+        self.names: Final[Any] = driver
+        """The bindings' module, for its types and enumerations."""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function; give what it returns besides the status.
+
+        Raises
+        ------
+        DriverError
+            It failed. `code` is None where the bindings did not let the number through.
+        DriverUnavailable
+            The library, or the function in it, is missing.
+        """
+        try:
+            status, *values = getattr(self.names, name)(*arguments)
+        except RuntimeError as error:
+            raise DriverUnavailable(
+                f"{name} cannot be called: {error}",
+                cure="Install or update the NVIDIA display driver",
+                driver="cuda",
+                call=name,
+            ) from error
+        except (ValueError, KeyError) as error:
+            number = re.search(r"\d+", str(error))
+            raise self._error(name, int(number.group()) if number else None, "unknown", str(error)) from error
+        if status:
+            raise self.error(name, status)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def error(self, call: str, status: Any) -> DriverError:
+        """The error for a status of the library."""
+        name = self._text("cuGetErrorName", status)
+        return self._error(call, int(status), name, self._text("cuGetErrorString", status))
+
+    def _error(self, call: str, code: int | None, name: str, text: str) -> DriverError:
+        cure = _CURES.get(code) if code is not None else "Update the bindings (cuda-bindings) to the driver's version"
+        return DriverError(
+            f"cuda: {call}: {name} ({code}, {text})", driver="cuda", call=call, code=code, name=name, cure=cure
+        )
+
+    def _text(self, function: str, status: Any) -> str:
+        found, text = getattr(self.names, function)(status)
+        return "unknown" if found or text is None else text.decode()

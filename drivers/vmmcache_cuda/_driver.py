@@ -1,0 +1,291 @@
+"""Virtual memory of one CUDA device, by the verbs of ``cuda.h``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Final, Literal, NoReturn
+
+from vmmcache import (
+    Allocation,
+    DriverError,
+    DriverUnavailable,
+    Granularity,
+    MemoryInfo,
+    OutOfDeviceMemory,
+    StateError,
+    VmmDriver,
+)
+from vmmcache.driver import HandleType
+from vmmcache.quirks import applying
+from vmmcache.units import Bytes, format_bytes
+from vmmcache_cuda import _library
+from vmmcache_cuda._api import Api, Code
+from vmmcache_cuda._context import PrimaryContext
+from vmmcache_cuda._properties import Properties, best_properties, candidates
+from vmmcache_cuda._quirks import QUIRKS, platform
+
+__all__ = ["CudaDriver", "open_cuda"]
+
+_READ_WRITE: Final = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+_PCIE: Final = 1  # CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, CUDA 12.8 and newer
+
+
+def open_cuda(index: int) -> CudaDriver:
+    """Open a device, or say why it cannot be used."""
+    _library.load()
+    return CudaDriver(Api(), index)
+
+
+class CudaDriver(VmmDriver):
+    """Virtual memory of one CUDA device.
+
+    Sources of the rules kept here: ``cuda.h`` 13.0 (documentation of each function), and the quirks of `_quirks`.
+    """
+
+    name: ClassVar[str] = "cuda"
+    device_type: ClassVar[str] = "cuda"
+    memory_kind: ClassVar[Literal["DRAM", "VRAM"]] = "VRAM"
+
+    def __init__(self, api: Api, index: int) -> None:
+        self._api = api
+        names = api.names
+        api.call("cuInit", 0)
+        self._device = api.call("cuDeviceGet", index)
+        if not self._attribute("CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED"):
+            raise DriverUnavailable(
+                f"device {index} says that it has no virtual memory management",
+                cure="Use a newer GPU or driver, or, on a virtual GPU, a profile that allows it",
+                driver="cuda",
+                call="cuDeviceGetAttribute",
+            )
+        self._context = PrimaryContext(api, self._device)
+        weakref.finalize(self, _release, self._context, os.getpid())
+        access = names.CUmemAccessDesc()
+        access.location.type = names.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        access.location.id = index
+        access.flags = names.CUmemAccess_flags(_READ_WRITE)
+        self._access = [access]
+        self._use(Properties(None, rdma=False), index)
+        self._rdma_capable = False
+        quirks = applying(QUIRKS, divmod(api.call("cuDriverGetVersion") // 10, 100), platform())
+        with self._context:
+            best, capable, self.losses = best_properties(
+                candidates(self._attribute, quirks), lambda candidate: self._try(candidate, index)
+            )
+            self._use(best, index)
+            self._rdma_capable = capable
+            super().__init__(index)
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        return 2, self.index
+
+    @property
+    def torch_device(self) -> str:
+        return f"cuda:{self.index}"
+
+    def granularity(self) -> Granularity:
+        options = self._api.names.CUmemAllocationGranularity_flags
+        return Granularity(
+            minimum=self._granularity(options.CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+            recommended=self._granularity(options.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+        )
+
+    def memory_info(self) -> MemoryInfo:
+        with self._context:
+            free, total = self._api.call("cuMemGetInfo")
+        return MemoryInfo(free=free, total=total, source="driver")
+
+    def current(self) -> AbstractContextManager[object]:
+        return self._context
+
+    def check_not_capturing(self, event: str) -> None:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return
+        with torch.cuda.device(self.index):
+            capturing = torch.cuda.is_current_stream_capturing()
+        if capturing:
+            raise StateError(
+                f"{self.device}: {event} while torch's current stream is capturing a graph; do it before or after",
+                state="capturing",
+                event=event,
+            )
+
+    # Addresses ------------------------------------------------------------------------------------------------------
+
+    def _reserve(self, nbytes: int) -> int:
+        address = int(self._api.call("cuMemAddressReserve", nbytes, self.granule, 0, 0))
+        if address % self.granule:
+            self._api.call("cuMemAddressFree", address, nbytes)
+            raise DriverError(
+                f"cuda: cuMemAddressReserve gave {address:#x}, which is no multiple of the granule {self.granule}",
+                driver="cuda",
+                call="cuMemAddressReserve",
+            )
+        return address
+
+    def _free(self, address: int, nbytes: int) -> None:
+        self._api.call("cuMemAddressFree", address, nbytes)
+
+    # Memory ---------------------------------------------------------------------------------------------------------
+
+    def _create(self, nbytes: int) -> Allocation:
+        try:
+            handle = int(self._api.call("cuMemCreate", nbytes, self._prop, 0))
+        except DriverError as error:
+            if error.code == Code.OUT_OF_MEMORY:
+                self._out_of_memory(nbytes, error)
+            raise
+        return self._allocation(handle, nbytes)
+
+    def _release(self, handle: int) -> None:
+        self._api.call("cuMemRelease", handle)
+
+    def _reclaim(self) -> bool:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return False
+        torch.cuda.empty_cache()
+        return True
+
+    # Addresses and memory together ----------------------------------------------------------------------------------
+
+    def _map(self, address: int, nbytes: int, handle: int) -> None:
+        self._api.call("cuMemMap", address, nbytes, 0, handle, 0)
+
+    def _grant(self, address: int, nbytes: int) -> None:
+        self._api.call("cuMemSetAccess", address, nbytes, self._access, 1)
+
+    def _unmap(self, address: int, nbytes: int) -> None:
+        self._api.call("cuMemUnmap", address, nbytes)
+
+    # Contents -------------------------------------------------------------------------------------------------------
+
+    def _zero(self, address: int, nbytes: int) -> None:
+        with self._context:
+            self._api.call("cuMemsetD8", address, 0, nbytes)
+
+    def _copy(self, target: int, source: int, nbytes: int) -> None:
+        with self._context:
+            self._api.call("cuMemcpyDtoD", target, source, nbytes)
+
+    def _read(self, address: int, nbytes: int) -> bytearray:
+        data = bytearray(nbytes)
+        with self._context:
+            self._api.call("cuMemcpyDtoH", data, address, nbytes)
+        return data
+
+    def _write(self, address: int, data: bytes | bytearray) -> None:
+        with self._context:
+            self._api.call("cuMemcpyHtoD", address, data, len(data))
+
+    def _synchronise(self) -> None:
+        with self._context:
+            self._api.call("cuCtxSynchronize")
+
+    # Sharing --------------------------------------------------------------------------------------------------------
+
+    def _export(self, handle: int, kind: HandleType) -> int | bytes:
+        shared = self._api.call("cuMemExportToShareableHandle", handle, self._handle_type(kind), 0)
+        return int(shared) if kind == "posix_fd" else bytes(shared.data)
+
+    def _import(self, shared: int | bytes, kind: HandleType, nbytes: int) -> Allocation:
+        handle = int(self._api.call("cuMemImportFromShareableHandle", shared, self._handle_type(kind)))
+        return self._allocation(handle, nbytes)
+
+    def _dmabuf(self, address: int, nbytes: int) -> int:
+        kind = self._api.names.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+        with self._context:
+            if not self._attribute("CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED"):
+                raise self._cannot("cuMemGetHandleForAddressRange", "the device says that it has no dma-buf")
+            try:
+                return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, _PCIE))
+            except DriverError:
+                # Older drivers do not know the flag, and some platforms refuse it (quirk dmabuf_no_pcie).
+                return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, 0))
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _attribute(self, name: str) -> int:
+        try:
+            return int(self._api.call("cuDeviceGetAttribute", self._api.names.CUdevice_attribute[name], self._device))
+        except DriverError as error:
+            # An older driver does not know a newer attribute: that is a no, not a failure.
+            if error.code == 1:
+                return 0
+            raise
+
+    def _use(self, properties: Properties, index: int) -> None:
+        self._properties = properties
+        self._prop = properties.as_struct(self._api, index)
+
+    def _try(self, properties: Properties, index: int) -> bool:
+        """One granule, there and back. Whether the driver says that a NIC may reach the memory."""
+        self._use(properties, index)
+        api, kind = self._api, self._api.names.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
+        nbytes = self._granularity(api.names.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM)
+        address = api.call("cuMemAddressReserve", nbytes, 0, 0, 0)
+        try:
+            handle = api.call("cuMemCreate", nbytes, self._prop, 0)
+            try:
+                api.call("cuMemMap", address, nbytes, 0, handle, 0)
+                try:
+                    api.call("cuMemSetAccess", address, nbytes, self._access, 1)
+                    capable = bool(api.call("cuPointerGetAttribute", kind, address))
+                finally:
+                    api.call("cuMemUnmap", address, nbytes)
+                if properties.handle_type == "posix_fd":
+                    os.close(api.call("cuMemExportToShareableHandle", handle, self._handle_type("posix_fd"), 0))
+            finally:
+                api.call("cuMemRelease", handle)
+        finally:
+            api.call("cuMemAddressFree", address, nbytes)
+        if properties.rdma and not capable:
+            raise DriverError(
+                "cuda: cuPointerGetAttribute: memory created with the RDMA flag is not reachable by RDMA",
+                driver="cuda",
+                call="cuPointerGetAttribute",
+            )
+        return capable
+
+    def _granularity(self, option: Any) -> int:
+        return int(self._api.call("cuMemGetAllocationGranularity", self._prop, option))
+
+    def _handle_type(self, kind: HandleType) -> Any:
+        return self._api.names.CUmemAllocationHandleType({"posix_fd": 1, "fabric": 8}[kind])
+
+    def _allocation(self, handle: int, nbytes: int) -> Allocation:
+        return Allocation(
+            handle,
+            Bytes(nbytes),
+            id=self._new_allocation_id(),
+            rdma_capable=self._rdma_capable,
+            handle_types=self._properties.handle_types,
+        )
+
+    def _out_of_memory(self, nbytes: int, error: DriverError) -> NoReturn:
+        try:
+            info: MemoryInfo | None = self.memory_info()
+        except DriverError:
+            info = None  # the error that is on its way matters more than its numbers
+        known = f"{format_bytes(info.free)} of {format_bytes(info.total)} are free" if info else "free memory unknown"
+        raise OutOfDeviceMemory(
+            f"cuda: cuMemCreate of {format_bytes(nbytes)} on {self.device}: {known}",
+            cure="Commit less, or free memory that other processes, or torch's cache in this one, hold",
+            driver="cuda",
+            call=error.call,
+            requested=nbytes,
+            free=info.free if info else None,
+            code=error.code,
+            name=error.name,
+        ) from error
+
+
+def _release(context: PrimaryContext, pid: int) -> None:
+    # A forked child holds no context of its parent's.
+    if os.getpid() == pid:
+        context.release()

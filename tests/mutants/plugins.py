@@ -1,0 +1,153 @@
+"""Faults in finding drivers, in probing them, and in what errors and sizes say."""
+
+from __future__ import annotations
+
+HOST = "vmmcache/plugins/host.py"
+REPORT = "vmmcache/probing/report.py"
+CHILD = "vmmcache/probing/child.py"
+STEPS = "vmmcache/probing/steps.py"
+ERRORS = "vmmcache/errors.py"
+UNITS = "vmmcache/units.py"
+
+MUTANTS = [
+    {
+        "name": "a broken plug-in kills the host",
+        "path": HOST,
+        "old": "except Exception as error:  # noqa: BLE001 -- a stranger's plug-in may",
+        "new": "except ImportError as error:  # a stranger's plug-in may",
+        "tests": [],
+    },
+    {
+        "name": "a broken plug-in disappears",
+        "path": HOST,
+        "old": '        return [(entry.name, f"{type(error).__name__}: {error}")]\n',
+        "new": "        return []\n",
+        "tests": [],
+    },
+    {
+        "name": "a misspelt hook goes unnoticed",
+        "path": HOST,
+        "old": "        manager.check_pending()\n",
+        "new": "",
+        "tests": [],
+    },
+    {
+        "name": "a stranger comes before us",
+        "path": HOST,
+        "old": "return entry.dist is None or entry.dist.name != OURS, entry.name, _origin(entry)",
+        "new": "return entry.dist is not None and entry.dist.name == OURS, entry.name, _origin(entry)",
+        "tests": [],
+    },
+    {
+        "name": "a clash displaces the first",
+        "path": HOST,
+        "old": "            result[_free_key(result, name, origin)] = record\n",
+        "new": "            result[name] = record\n",
+        "tests": [],
+    },
+    {
+        "name": "two drivers of one name are both taken in",
+        "path": HOST,
+        "old": "elif (taken := result.get(name)) is not None:",
+        "new": "elif (taken := None) is not None:",
+        "tests": [],
+    },
+    {
+        "name": "a disabled driver is found",
+        "path": HOST,
+        "old": "if name in disabled:",
+        "new": "if False:",
+        "tests": [],
+    },
+    {
+        "name": "a device is opened anew each time",
+        "path": HOST,
+        "old": "if (driver := _opened.get(key)) is None:",
+        "new": "if True:",
+        "tests": [],
+    },
+    {
+        "name": "a driver that is not there is the host",
+        "path": HOST,
+        "old": "    record = known.get(name)\n",
+        "new": '    record = known.get(name, known["host"])\n',
+        "tests": [],
+    },
+    {
+        "name": "the probe waits for ever",
+        "path": REPORT,
+        "old": "timeout=max(0.0, deadline - time.monotonic())",
+        "new": "timeout=None",
+        "tests": [],
+    },
+    {
+        "name": "a probe that hangs is left running",
+        "path": REPORT,
+        "old": "        child.kill()\n        child.communicate()\n",
+        "new": "",
+        "tests": [],
+    },
+    {
+        "name": "a probe that crashes counts as an error of ours",
+        "path": REPORT,
+        "old": "    if child.returncode < 0:\n",
+        "new": "    if False:\n",
+        "tests": [],
+    },
+    {
+        "name": "the host comes before an accelerator",
+        "path": REPORT,
+        "old": 'entry["name"] not in accelerators',
+        "new": 'entry["name"] in accelerators',
+        "tests": [],
+    },
+    {
+        "name": "what a vendor prints ends up in the answer",
+        "path": CHILD,
+        "old": "    os.dup2(2, 1)\n",
+        "new": "",
+        "tests": [],
+    },
+    {
+        "name": "the probe does not look at what it wrote",
+        "path": STEPS,
+        "old": "!= _PATTERN:",
+        "new": '== b"":',
+        "tests": [],
+    },
+    {
+        "name": "the probe leaves its allocations behind",
+        "path": STEPS,
+        "old": "            stack.callback(self.driver.release, allocation)\n",
+        "new": "",
+        "tests": [],
+    },
+    {
+        "name": "a device is usable though a needed step failed",
+        "path": STEPS,
+        "old": "if needed and not step.ok:",
+        "new": "if False:",
+        "tests": [],
+    },
+    {
+        "name": "an error loses its fields between processes",
+        "path": ERRORS,
+        "old": "    error.__dict__.update(fields)\n",
+        "new": "",
+        "tests": [],
+    },
+    {
+        "name": "a bool passes for a size",
+        "path": UNITS,
+        "old": "if isinstance(value, bool):",
+        "new": "if False:",
+        "tests": [],
+    },
+    {
+        "name": "a float passes for a size",
+        "path": UNITS,
+        "old": "number = operator.index(value)",
+        "new": "number = int(value)",
+        "tests": [],
+    },
+]
