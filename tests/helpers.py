@@ -165,7 +165,8 @@ class GpuLikeDriver(HostDriver):
 def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a Python of its own, warnings as errors."""
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
+        # Python 3.12 warns of a fork where numpy's library has threads; ours hold no lock of Python's.
+        [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
         check=False,

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from vmmcache import models
 from vmmcache.demo.decoder import Decoder
 from vmmcache.demo.paged import attend, write
 from vmmcache.demo.rope import Llama3Scaling, Rope, rotate
-from vmmcache.demo.shape import read_shape
+from vmmcache.demo.shape import DecoderShape, read_shape
 
 BLOCK_TOKENS, KV_HEADS, HEADS, HEAD_DIM = 4, 2, 6, 8
 
@@ -45,7 +47,8 @@ def contiguous(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scal
 @pytest.mark.parametrize("window", [None, 1, 5, 100])
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_paged_attention_is_attention_over_contiguous_keys_and_values(tokens: int, window: int | None) -> None:
-    lengths = [11, 4, 7]
+    # More requests than are gathered at once.
+    lengths = [11, 4, 7, 3, 12, 5, 8, 6, 9, 10]
     cache, tables, keys, values = scattered(lengths)
     queries = torch.randn(len(lengths), tokens, HEADS, HEAD_DIM, generator=torch.Generator().manual_seed(2))
     positions = torch.tensor([[length - tokens + place for place in range(tokens)] for length in lengths])
@@ -94,7 +97,7 @@ def test_rotation_turns_each_pair_by_its_own_angle() -> None:
     states[..., 1] = 1
     turned = rotate(states, torch.tensor([1.0, math.cos(0.5)]), torch.tensor([0.0, math.sin(0.5)]))
     torch.testing.assert_close(turned.flatten(), torch.tensor([0, math.cos(0.5), 0, math.sin(0.5)]))
-    assert Rope(10_000.0).frequencies(4) == (1.0, pytest.approx(0.01))
+    assert Rope(10_000.0).frequencies(4) == pytest.approx((1.0, 0.01))
 
 
 def test_llama3_scaling_keeps_fast_pairs_slows_slow_ones_and_blends_between() -> None:
@@ -128,18 +131,28 @@ def test_token_by_token_gives_the_logits_of_the_whole_prompt(model: str) -> None
     assert float(whole.std()) > 0.1
 
 
-@pytest.mark.parametrize("field", ["qk_norm", "sandwich", "scaled_embedding"])
-def test_every_particularity_of_a_model_changes_its_logits(field: str) -> None:
-    from dataclasses import replace
-
-    shape = read_shape(models.load("gemma-3-1b") | {"num_hidden_layers": 2})
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda shape: replace(shape, qk_norm=False),
+        lambda shape: replace(shape, sandwich=False),
+        lambda shape: replace(shape, scaled_embedding=False),
+        lambda shape: replace(shape, activation="silu"),
+        lambda shape: replace(shape, windows=(2, 2)),
+        lambda shape: replace(shape, ropes=shape.ropes[::-1]),
+        lambda shape: replace(shape, attention_scale=1.0),
+    ],
+    ids=["qk_norm", "sandwich", "scaled_embedding", "activation", "windows", "ropes", "attention_scale"],
+)
+def test_every_particularity_of_a_model_changes_its_logits(change: Callable[[DecoderShape], DecoderShape]) -> None:
+    shape = read_shape(models.load("gemma-3-1b") | {"num_hidden_layers": 2, "sliding_window_pattern": 2})
     shape = shape.trimmed(hidden=32, intermediate=32, vocabulary=64)
     logits = []
-    for variant in (shape, replace(shape, **{field: False})):
+    for variant in (shape, change(shape)):
         cache = [torch.zeros(4, 2, BLOCK_TOKENS, shape.kv_heads, shape.head_dim) for _ in range(2)]
         tokens = torch.arange(8)[None]
         logits.append(Decoder(variant, seed=6)(tokens, tokens, torch.tensor([[0, 1]]), cache))
-    assert not torch.allclose(*logits)
+    assert not torch.allclose(logits[0], logits[1])
 
 
 def test_the_same_seed_gives_the_same_decoder() -> None:

@@ -56,7 +56,8 @@ def gives(value: object, expected: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_CODE)
-def test_code_runs_and_gives_what_the_page_says(name: str) -> None:
+def test_code_runs_and_gives_what_the_page_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "examples")
     names: dict[str, object] = {"__name__": "page", "_gives": gives}
     page = ROOT / name
     found = list(blocks(page, "python"))

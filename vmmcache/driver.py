@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from vmmcache.errors import AlignmentError, ConfigError, DriverUnavailable, OutOfDeviceMemory, StateError
+from vmmcache.errors import AlignmentError, ConfigError, DriverError, DriverUnavailable, OutOfDeviceMemory, StateError
 from vmmcache.units import ADDRESSES, MIB, Address, Bytes, align_up, as_count
 
 __all__ = ["Allocation", "Granularity", "HandleType", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"]
@@ -110,6 +110,10 @@ class VmmDriver(ABC):
     """True only where the platform guarantees that new memory reads as zero; then nothing is spent on zeroing it."""
     fds_per_allocation: int = 0
     """File descriptors that a live allocation holds."""
+    uniform_chunks: bool = False
+    """Whether all allocations of a reservation must have one size, the granule."""
+    keeps_memory: bool = False
+    """Whether the device gets memory back only when the addresses are freed that it was mapped at (D10)."""
     losses: tuple[str, ...] = ()
     """What memory could have and has not, a sentence each: handle types and RDMA that were tried and refused (D9)."""
 
@@ -178,6 +182,27 @@ class VmmDriver(ABC):
         """Give addresses back: exactly a reservation, and nothing may be mapped in it any more (I2)."""
         self.check_process("free")
         self._free(reservation.address, reservation.nbytes)
+
+    def readdress(self, reservation: Reservation) -> None:
+        """Free addresses and reserve the same ones again at once, for devices that keep memory until then.
+
+        Raises
+        ------
+        DriverError
+            Somebody else got the addresses in between. They are lost, and every pointer into them.
+        """
+        self.check_process("readdress")
+        self._free(reservation.address, reservation.nbytes)
+        address = self._reserve_at(reservation.address, reservation.nbytes)
+        if address != reservation.address:
+            self._free(address, reservation.nbytes)
+            raise DriverError(
+                f"{self.name}: {reservation.nbytes} bytes at {reservation.address:#x} had to be freed to get memory "
+                f"back, and could be reserved again only at {address:#x}: every pointer into them is lost",
+                driver=self.name,
+                call="readdress",
+                cure="Restart the process; a newer runtime gives memory back without this",
+            )
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -257,25 +282,25 @@ class VmmDriver(ABC):
     def zero(self, address: int, nbytes: int) -> None:
         """Set granted bytes to zero; done at the latest when `synchronise` returns."""
         self.check_process("zero")
-        as_count("nbytes", nbytes, maximum=ADDRESSES)
-        self._zero(address, nbytes)
+        if as_count("nbytes", nbytes, maximum=ADDRESSES):
+            self._zero(address, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between granted ranges of the device; done at the latest when `synchronise` returns."""
         self.check_process("copy")
-        as_count("nbytes", nbytes, maximum=ADDRESSES)
-        self._copy(target, source, nbytes)
+        if as_count("nbytes", nbytes, maximum=ADDRESSES):
+            self._copy(target, source, nbytes)
 
     def read(self, address: int, nbytes: int) -> bytearray:
         """Copy granted bytes to host memory; returns when they are there."""
         self.check_process("read")
-        as_count("nbytes", nbytes, maximum=ADDRESSES)
-        return self._read(address, nbytes)
+        return self._read(address, nbytes) if as_count("nbytes", nbytes, maximum=ADDRESSES) else bytearray()
 
     def write(self, address: int, data: bytes | bytearray) -> None:
         """Copy host bytes to granted memory; returns when `data` may be changed."""
         self.check_process("write")
-        self._write(address, data)
+        if data:
+            self._write(address, data)
 
     def synchronise(self) -> None:
         """Wait until the device has done everything that was asked of it."""
@@ -326,6 +351,9 @@ class VmmDriver(ABC):
     def _reserve(self, nbytes: int) -> int: ...
     @abstractmethod
     def _free(self, address: int, nbytes: int) -> None: ...
+    def _reserve_at(self, address: int, nbytes: int) -> int:
+        raise self._cannot("reserve", "this driver reserves no addresses of the caller's choice")
+
     @abstractmethod
     def _create(self, nbytes: int) -> Allocation: ...
     @abstractmethod

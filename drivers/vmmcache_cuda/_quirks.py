@@ -33,7 +33,7 @@ QUIRKS: Final = (
     ),
     Quirk(
         "dmabuf_no_pcie",
-        "Before CUDA 12.8 the flag for a PCIe mapping of a dma-buf is unknown; later, some platforms refuse it with 801",
+        "Before CUDA 12.8 the flag for a PCIe mapping of a dma-buf is unknown; some platforms refuse it later (801)",
         "The export is repeated without the flag",
         "ofiwg/libfabric#10976, #10995",
     ),

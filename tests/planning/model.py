@@ -70,7 +70,7 @@ class Model:
         return len(range(0, tokens, self.t))
 
     def prompt(self, batch: Batch) -> int:
-        return len([end for end in range(self.t, batch.system_prompt_length + 1, self.t)])
+        return len(range(self.t, batch.system_prompt_length + 1, self.t))
 
     def own(self, cycle: Cycle, request: Request, prompt: int) -> int:
         """Slots that one copy of a request takes for itself."""

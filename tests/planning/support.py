@@ -41,7 +41,7 @@ def layout_of(case: dict[str, Any]) -> CacheLayout:
 
 def batch_of(requests: Iterable[Sequence[int]], prompt: int = 0) -> Batch:
     """A batch of [capacity, history] pairs."""
-    return Batch([Request(*pair) for pair in requests], prompt)
+    return Batch([Request(capacity, history) for capacity, history in requests], prompt)
 
 
 def one_buffer(window: int | None, nbytes: int, sinks: int = 0) -> Attention:

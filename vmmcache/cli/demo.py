@@ -37,11 +37,11 @@ def command(device: str | None, model: str, tokens: int, as_json: bool) -> int:
     """Show the whole life of an elastic KV cache on this machine.
 
     Lays out the cache of a real model layer by layer, and grows it block by block while it decodes a batch of requests
-    through paged attention. At every step the logits are compared, bit for bit, with those of a cache that was allocated
-    at full size. Then: leases, a shrink that must be refused, sleep, wake, close.
+    through paged attention. At every step the logits are compared, bit for bit, with those of a cache that was
+    allocated at full size. Then: leases, a shrink that must be refused, sleep, wake, close.
 
-    The model's layers and attention are its own; its weights are random and its other widths cut, so that a CPU can do it
-    in seconds. The exit status is 0 if everything held, 1 if not.
+    The model's layers and attention are its own; its weights are random and its other widths cut, so that a CPU can do
+    it in seconds. The exit status is 0 if everything held, 1 if not.
     """
     name, config = models.find(model)
     life = _prepare(name, config, device, tokens)

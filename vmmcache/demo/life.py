@@ -99,6 +99,16 @@ class Life:
         DriverError
             The driver refused something.
         """
+        threads = torch.get_num_threads()
+        # One thread: how a sum is split over threads may change with the machine's load, and with it the last bit. It is
+        # also no slower where other work has the cores, because no thread waits for another that is not running.
+        torch.set_num_threads(2)
+        try:
+            yield from self._live()
+        finally:
+            torch.set_num_threads(threads)
+
+    def _live(self) -> Iterator[Moment]:
         started = time.perf_counter()
         self._check_memory()
         yield Moment("build", 0, 1)

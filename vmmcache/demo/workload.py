@@ -82,7 +82,8 @@ def plan_workload(*, block_bytes: int, block_tokens: int, granule: int, steps: i
     typical = _SHORTEST_TYPICAL
     while True:
         prompts = tuple(
-            max(1, typical * (3 * _SPREAD // 2 + request * 13 % _SPREAD) // (2 * _SPREAD)) for request in range(requests)
+            max(1, typical * (3 * _SPREAD // 2 + request * 13 % _SPREAD) // (2 * _SPREAD))
+            for request in range(requests)
         )
         work = Workload(block_tokens, steps, prompts, joins)
         if work.blocks >= wanted:

@@ -48,6 +48,8 @@ class SegmentedRegion:
     def commit(self, targets: tuple[int, ...], *, defragment: bool, keep: bool) -> None:
         """Make every segment's visible bytes those of `targets`."""
         self.region.advance(Event.COMMIT)
+        # Where all allocations must have one size, there is nothing to put together, and nothing that straddles a cut.
+        defragment = defragment and not self.region.driver.uniform_chunks
         if doomed := self.doomed(targets, defragment=defragment):
             # All that can refuse before anything has changed.
             self._guard(doomed)

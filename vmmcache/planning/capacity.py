@@ -21,7 +21,9 @@ class Capacity(NamedTuple):
     requests: int
     """How many of them decode together, and can all be suspended and resumed."""
     longest: int
-    """Tokens of the longest request that has the cache for itself."""
+    """Tokens of the longest request that has the cache for itself, within the limit given."""
+    longest_in_memory: int
+    """Tokens of the longest request that the pools hold; 2^63 - 1 where nothing grows with its length."""
     exhausted: int
     """The pool group that gives out first when one more is added."""
     bytes_per_token: int
@@ -62,4 +64,5 @@ def capacity_of(plan: Plan, length: int, upper: int = MAX_SIZE) -> Capacity:
     growing = sum(
         sum(cycle.slot_bytes) for cycle in plan.layout.life_cycles if cycle.kind == "attention" and cycle.window is None
     )
-    return Capacity(length, requests, longest_in(plan, upper=upper), admitted.index(requests), -(-growing // t))
+    longest = longest_in(plan)
+    return Capacity(length, requests, min(longest, upper), longest, admitted.index(requests), -(-growing // t))

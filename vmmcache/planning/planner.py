@@ -35,7 +35,7 @@ def plan(
     quota: int | None = None,
     granule: int = 2 * MIB,
     *,
-    constraints: Iterable[Batch] = (),
+    constraints: Iterable[Batch] | None = None,
     typical_step: Batch | None = None,
     pool_ratio: Sequence[float] | None = None,
     max_util_for_resume: float = 0.97,
@@ -59,7 +59,7 @@ def plan(
         Bytes for the whole cache; None asks for the demand only, and plans the floors.
     granule : int, default 2 MiB
         Bytes in which memory is mapped. Usable is the quota rounded down to it.
-    constraints : iterable of Batch
+    constraints : iterable of Batch, optional
         Requests marked FIT_TO_QUOTA shrink until everything fits; see `vmmcache.planning.fit`.
     typical_step : Batch, optional
         A typical load; decides the split only.
@@ -104,7 +104,7 @@ def plan(
     granule = as_size("granule", granule, minimum=1)
     if scratch_rewind is not None:
         scratch_rewind = as_size("scratch_rewind", scratch_rewind, unit="tokens")
-    batches = items_of("constraints", constraints, Batch, "Batch")
+    batches = () if constraints is None else items_of("constraints", constraints, Batch, "Batch")
     share = resume_share(max_util_for_resume)
     demand = Demand(layout, scratch_rewind, sustained)
     problem = Problem(

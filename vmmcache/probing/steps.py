@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from vmmcache.driver import Allocation, HandleType, Mapping, Reservation, VmmDriver
 from vmmcache.errors import DriverError, DriverUnavailable
+from vmmcache.fds import FD_CURE
 from vmmcache.spec import UPDATE, DriverSpec, ask
 from vmmcache.units import TIB, format_bytes
 

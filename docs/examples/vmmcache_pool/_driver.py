@@ -30,6 +30,22 @@ def open_pool(index: int) -> PoolDriver:
     return PoolDriver()
 
 
+def _take(nbytes: int) -> int:
+    """A memory file whose pages are all there."""
+    cure = f"Set {VARIABLE} to a smaller size"
+    if nbytes > (half := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2):
+        reason = f"a pool of {format_bytes(nbytes)} is more than half of this machine's memory, {format_bytes(half)}"
+        raise DriverUnavailable(reason, cure=cure, driver="pool")
+    fd = os.memfd_create("vmmcache-pool")
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        os.close(fd)
+        reason = f"a pool of {format_bytes(nbytes)} is not to be had: {error.strerror}"
+        raise DriverUnavailable(reason, cure=cure, driver="pool") from error
+    return fd
+
+
 class PoolDriver(VmmDriver):
     """A pool of shared memory. `fresh_is_zero` stays False, so vmmcache zeroes what becomes visible."""
 
@@ -47,14 +63,9 @@ class PoolDriver(VmmDriver):
         self._owner: dict[int, int] = {}  # address of each mapped unit -> address of its mapping
         self._granted: set[int] = set()  # addresses of mappings that may be touched
         self._total = align_up(parse_bytes(os.environ.get(VARIABLE, "128MiB"), field=VARIABLE), UNIT)
-        self._idle = list(range(0, self._total, UNIT))
-        self._fd = os.memfd_create("vmmcache-pool")
+        self._fd = _take(self._total)
         weakref.finalize(self, os.close, self._fd)
-        try:
-            os.posix_fallocate(self._fd, 0, self._total)
-        except OSError as error:
-            reason = f"a pool of {format_bytes(self._total)} is not to be had: {error.strerror}"
-            raise DriverUnavailable(reason, cure=f"Set {VARIABLE} to a smaller size", driver="pool") from error
+        self._idle = list(range(0, self._total, UNIT))
 
     @property
     def dlpack_device(self) -> tuple[int, int]:

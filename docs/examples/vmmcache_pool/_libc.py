@@ -25,8 +25,9 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 def refusal(call: str, code: int, address: int, nbytes: int, why: str) -> DriverError:
     """The error for a refused call: who, what, and which numbers."""
-    message = f"pool: {call} of {nbytes} bytes at {address:#x}: {why}"
-    return DriverError(message, driver="pool", call=call, code=code, name=errno.errorcode.get(code, ""))
+    name = errno.errorcode.get(code, f"errno {code}")
+    message = f"pool: {call} of {nbytes} bytes at {address:#x}: {name}, {why}"
+    return DriverError(message, driver="pool", call=call, code=code, name=name)
 
 
 def blank(nbytes: int, at: int | None = None) -> int:

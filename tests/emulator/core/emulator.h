@@ -43,7 +43,7 @@ enum { GO_ON = -1 };
 /* call.c: the frame of every entry point --------------------------------------------------------------------------- */
 
 /* What a call needs before its own rules are looked at. */
-enum { ANYTIME = 0, INITIALISED = 1, CONTEXT = 2, VMM = 4 };
+enum { ANYTIME = 0, INITIALISED = 1, CONTEXT = 2, VMM = 4, STARTS = 8 };
 
 int enter(const char *function, unsigned needs, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int leave(int code);
@@ -61,7 +61,6 @@ const char *plain_name(const char *function); /* without the ABI's version suffi
 /* Supplied by a front: is the library, and if CONTEXT is asked for this thread, ready? GO_ON or the vendor's code. */
 int front_ready(unsigned needs);
 int front_device(void); /* the device that this thread's work runs on */
-void front_reset_thread(void);
 extern const char front_vendor[];
 
 /* journal.c -------------------------------------------------------------------------------------------------------- */
@@ -111,7 +110,6 @@ struct allocation {
     size_t size;
     struct properties properties;
     int device; /* that pays for it; -1: host memory, or imported from another process */
-    int dmabuf_fd; /* what some ROCm versions hold per mapped handle; -1 where none is held */
     bool imported;
     struct physical *physical;
 };
@@ -120,19 +118,22 @@ struct allocation *allocation_create(size_t size, int device, const struct prope
 struct allocation *allocation_find(uint64_t handle); /* NULL for what is unknown or released */
 bool allocation_was_released(uint64_t handle);
 void allocation_release(struct allocation *allocation); /* one reference less */
+void allocation_retain(struct allocation *allocation);
 void allocation_mapped(struct allocation *allocation);
 void allocation_unmapped(struct allocation *allocation);
-int allocation_file(const struct allocation *allocation); /* still owned by the allocation */
+int allocation_file(const struct allocation *allocation); /* a descriptor that stays the allocation's */
 int allocation_export(const struct allocation *allocation); /* a descriptor for the caller, or -1 */
 void allocation_fabric(const struct allocation *allocation, unsigned char handle[64]);
 struct allocation *allocation_import(int descriptor, int *error);
 struct allocation *allocation_import_fabric(const unsigned char handle[64], int *error);
+struct physical *memory_of(const struct allocation *allocation);
+void physical_hold(struct physical *physical);
+void physical_drop(struct physical *physical);
 bool same_memory(const struct allocation *one, const struct allocation *other);
 long long live_handles(void);
 
 long long device_used(int device);
 long long device_free(int device);
-void device_charge(int device, long long bytes);
 
 /* places.c: addresses and what is mapped there --------------------------------------------------------------------- */
 
@@ -153,7 +154,7 @@ struct reservation {
     size_t size;
     TAILQ_HEAD(, mapping) mappings;  /* ascending addresses */
     TAILQ_HEAD(, mapping) by_age;    /* oldest first */
-    long long kept[MAX_DEVICES];     /* bytes that the device holds until the addresses are freed */
+    LIST_HEAD(, kept) kept;          /* memory that the range goes on holding until it is freed */
     bool plain;   /* cuMemAlloc, hipMalloc: no VMM memory */
     bool dropped; /* the HIP layer has forgotten it, the layer below has not */
 };

@@ -1,5 +1,5 @@
 /* Profiles: which versions and platforms there are, as settings of knobs. README.md gives the source of each value. */
-#include <errno.h>
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,11 +117,16 @@ static void check_devices(void)
         complain("number of devices (0 to 8)", "devices");
 }
 
-void knobs_load(void)
+static void apply_defaults(void)
 {
 #define DEFAULT(name, value, meaning) knob.name = value;
     KNOBS(DEFAULT)
 #undef DEFAULT
+}
+
+void knobs_load(void)
+{
+    apply_defaults();
     const char *profile = getenv("VMMEMU_PROFILE");
     /* A process may load both libraries; each takes a profile of its own vendor from the list. */
     char copy[256];
@@ -137,9 +142,7 @@ void knobs_load(void)
 
 EXPORT void vmmemu_profile(const char *name, const char *settings)
 {
-#define DEFAULT(name, value, meaning) knob.name = value;
-    KNOBS(DEFAULT)
-#undef DEFAULT
+    apply_defaults();
     apply_profile(name);
     apply_settings(settings);
     check_devices();

@@ -48,7 +48,7 @@ class Region:
         self.generation = 0
         """Raised whenever memory that was visible goes away (C4)."""
         self._guard = guard
-        self._chunk = chunk
+        self._chunk = self.granule if driver.uniform_chunks else chunk
         self._table = MappingTable()
         self._ledger = Ledger(driver)
         self._shape: tuple[Range, ...] = ()
@@ -138,7 +138,9 @@ class Region:
         Bytes of `visible` read as zero afterwards, or as `contents`, which has one item for each range.
         """
         after = self.advance(Event.WAKE)
-        self._grow(([run] for run in self._shape), visible, contents)
+        self._grow(
+            (self._pieces(run) if self.driver.uniform_chunks else [run] for run in self._shape), visible, contents
+        )
         self._shape = ()
         self.state = after
 
@@ -169,12 +171,16 @@ class Region:
         after = self.advance(Event.SLEEP)
         doomed = list(self._table)
         self._check(doomed)
+        free = self.driver.memory_info().free if self.driver.keeps_memory else 0
+        released = sum(mapping.nbytes for mapping in doomed)
         if self.state is not State.ASLEEP:
             needed = (list(parts(mapping, spans)) for mapping in doomed)
             self._shape = tuple((part[0][0], part[-1][1]) for part in needed if part)
         self.state = after
         self._condemn(doomed)
         self._settle()
+        if self.driver.keeps_memory and self.driver.memory_info().free - free < released:
+            self._readdress()
 
     def close(self) -> None:
         """Give everything back, the addresses last (I2). Called again after an error, it goes on where it was."""
@@ -279,6 +285,14 @@ class Region:
                 new = sorted(extent(debt.mapping) for debt in steps.made if debt.mapping is not None)
                 fresh = subtract(fresh, new)
             self.clean(fresh)
+
+    def _readdress(self) -> None:
+        try:
+            self.driver.readdress(self._reservation)
+        except DriverError:
+            # The addresses are somebody else's now: there is nothing left to give back, and nothing may be done here.
+            self.state = State.CLOSED
+            raise
 
     def _settle_quietly(self, owed: Iterable[Debt], error: BaseException) -> None:
         """Give back what a failed operation made; what the driver refuses now is a note on the error."""

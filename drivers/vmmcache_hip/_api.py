@@ -1,0 +1,88 @@
+"""The one edge to ``hip.hip``: every call checked, every failure a DriverError, no vendor object leaves.
+
+The bindings return a tuple with the status first; after a failure the other values are not initialised. They raise
+RuntimeError where library or function is missing, and ValueError where the library returns a status that their
+enumeration does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from vmmcache import DriverError, DriverUnavailable
+from vmmcache_hip import _library
+
+__all__ = ["Api", "Code"]
+
+
+class Code:
+    """Status codes that the driver treats by themselves (``hip_runtime_api.h``, ``hipError_t``)."""
+
+    INVALID_VALUE: Final = 1
+    OUT_OF_MEMORY: Final = 2
+    NOT_INITIALIZED: Final = 3
+    NO_DEVICE: Final = 100
+    INVALID_DEVICE: Final = 101
+    NOT_SUPPORTED: Final = 801
+
+
+_CURES: Final = {
+    Code.NOT_INITIALIZED: "The runtime was not initialised in this process; after a fork it cannot be. Use spawn",
+    Code.NO_DEVICE: "Check rocminfo, HIP_VISIBLE_DEVICES, and the right to open /dev/kfd and /dev/dri (group render)",
+    Code.INVALID_DEVICE: "Check the index against `vmmcache probe` and HIP_VISIBLE_DEVICES",
+    Code.NOT_SUPPORTED: "This runtime does not support the call; update ROCm",
+}
+
+
+class Api:
+    """The bindings. Importing them loads no library; the first call does, and it is made here."""
+
+    def __init__(self) -> None:
+        try:
+            from hip import hip
+        except ImportError as error:
+            raise DriverUnavailable(
+                f"AMD's Python bindings are not installed ({error})",
+                cure="pip install 'vmmcache[hip]'",
+                driver="hip",
+                call="import",
+            ) from error
+        self.names: Final[Any] = hip
+        """The bindings' module, for its types and enumerations."""
+        self.version: Final[int] = _library.pointed(lambda: int(self.call("hipRuntimeGetVersion")))
+        """What ``hipRuntimeGetVersion`` says: major * 10^7 + minor * 10^5 + patch."""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function; give what it returns besides the status.
+
+        Raises
+        ------
+        DriverError
+            It failed. `code` is None where the bindings did not let the number through.
+        DriverUnavailable
+            The library, or the function in it, is missing.
+        """
+        try:
+            status, *values = getattr(self.names, name)(*arguments)
+        except RuntimeError as error:
+            raise DriverUnavailable(
+                f"{name} cannot be called: {error}", cure="Install or update ROCm", driver="hip", call=name
+            ) from error
+        except (ValueError, KeyError) as error:
+            number = re.search(r"\d+", str(error))
+            raise self._error(name, int(number.group()) if number else None, "unknown", str(error)) from error
+        if int(status):
+            raise self._error(name, int(status), status.name, self._text(status))
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _error(self, call: str, code: int | None, name: str, text: str) -> DriverError:
+        cure = _CURES.get(code) if code is not None else "Update the bindings (hip-python) to the runtime's version"
+        return DriverError(
+            f"hip: {call}: {name} ({code}, {text})", driver="hip", call=call, code=code, name=name, cure=cure
+        )
+
+    def _text(self, status: Any) -> str:
+        text = self.names.hipGetErrorString(status)
+        text = text[-1] if isinstance(text, tuple) else text
+        return text.decode() if isinstance(text, bytes) else str(text)

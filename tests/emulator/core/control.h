@@ -1,0 +1,12 @@
+/* For the control interface (vmmemu_*), which tests call beside the vendor's. */
+#ifndef CONTROL_H
+#define CONTROL_H
+
+void lock(void);
+void unlock(void);
+long long call_count(void);
+void journal_event(const char *name, const char *text);
+void journal_clear(void);
+void faults_clear(void);
+
+#endif
