@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,20 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("vmmcache")
+
+
+COUNTED = "counted: "
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests counted (``record_property("counted: ...", number)``), added up: seen to fall before a floor is hit."""
+    counted: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name.startswith(COUNTED):
+                counted[name.removeprefix(COUNTED)] += int(str(value))
+    for name, number in counted.items():
+        terminalreporter.write_line(f"{name}: {number:,}")
 
 
 @pytest.fixture(autouse=True)

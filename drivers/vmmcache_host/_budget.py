@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vmmcache import ConfigError
 from vmmcache.units import KIB, parse_bytes
 
 __all__ = ["VARIABLE", "Budget", "read_budget"]
@@ -42,8 +41,6 @@ def read_budget() -> Budget:
     """Read the budget as it is now."""
     if configured := os.environ.get(VARIABLE):
         nbytes = parse_bytes(configured, field=VARIABLE)
-        if nbytes < 1:
-            raise ConfigError(VARIABLE, configured, "must be at least 1 byte")
         return Budget(nbytes, nbytes, "configured")
     total, free = _meminfo(Path("/proc/meminfo").read_text("ascii"))
     source = "MemAvailable"

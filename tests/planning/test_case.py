@@ -181,9 +181,12 @@ def test_the_nine_life_cycles_as_a_case_are_those_of_python() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_its_place(path: str, value: object, field: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    def read_and_plan() -> None:
         layout, arguments = read_case(changed(path, value))
         plan(layout, **arguments)
+
+    with pytest.raises(ConfigError) as error:
+        read_and_plan()
     assert error.value.field == field
 
 

@@ -98,7 +98,7 @@ def test_rewind_beyond_the_capacity_switches_scratch_off() -> None:
 def test_sustained_demand_is_the_worst_of_all_phases(
     layout: CacheLayout, entries: list[Request], prompt: int, rewind: int | None
 ) -> None:
-    """P12: every request at a phase of its own; 100 tokens on, all windows here have long been in their steady state."""
+    """P12: every request at a phase of its own; 100 tokens on, all windows here are in their steady state."""
     model = Model(layout, rewind)
     copies = [request for request in entries for _ in range(min(request.count, 2))][:2]
     batch = Batch([Request(request.capacity, request.history_length) for request in copies], prompt)

@@ -25,8 +25,8 @@ from vmmcache.planning.footprint import Footprint
 from vmmcache.planning.split import split
 from vmmcache.units import MIB, align_up
 
-# Upstream takes scratch blocks off a request's own blocks even where they belong to the shared prompt, which the request
-# does not own; here one slot fewer than the request really holds. Ours counts scratch outside the prompt only.
+# Upstream takes scratch blocks off a request's own blocks even where they belong to the shared prompt, which the
+# request does not own: here one slot fewer than the request really holds. Ours counts scratch outside the prompt only.
 SCRATCH_IN_PROMPT = 10
 TPB8 = CacheLayout(8, [one_buffer(128, 2048), one_buffer(None, 4096), one_buffer(8, 1024)])
 

@@ -98,13 +98,16 @@ def test_a_typical_step_without_requests_still_gives_every_group_something() -> 
 def test_planned_bytes_stay_within_the_usable_quota_and_above_the_floors(
     layout: CacheLayout, constraints: list[Batch], quota: int, granule: int
 ) -> None:
-    try:
-        planned = plan(layout, quota, granule, constraints=constraints)
-    except QuotaError as refusal:
-        assert refusal.cause == "fixed"
-        assert refusal.needed > refusal.usable == quota // granule * granule
+    usable = quota // granule * granule
+    needed = plan(layout, granule=granule, constraints=constraints).min_nbytes
+    if needed > usable:
+        with pytest.raises(QuotaError) as refusal:
+            plan(layout, quota, granule, constraints=constraints)
+        error = refusal.value
+        assert (error.cause, error.needed, error.usable, error.configured) == ("fixed", needed, usable, quota)
         return
-    assert planned.usable == quota // granule * granule
+    planned = plan(layout, quota, granule, constraints=constraints)
+    assert planned.usable == usable
     assert planned.min_nbytes <= planned.nbytes <= planned.usable
     assert all(group.slots >= group.min_slots > 0 for group in planned.groups)
 

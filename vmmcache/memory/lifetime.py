@@ -58,6 +58,6 @@ class Lifetime:
         if not self._abandoned or self._views or self._leased() or os.getpid() != self._pid:
             # In a forked child the memory is the parent's to give back.
             return
-        with self._region.operation("close"):
+        with self._region.gate.operation("close"):
             if self._region.state is not State.CLOSED or self._region.owes:
                 self._region.close()

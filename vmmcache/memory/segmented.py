@@ -20,7 +20,7 @@ __all__ = ["SegmentedRegion"]
 
 
 class SegmentedRegion:
-    """The segments of one tensor over its region. Callers hold the region's lock."""
+    """The segments of one tensor over its region. Callers are inside the region's gate."""
 
     def __init__(self, region: Region, segments: Segments, guard: Guard) -> None:
         self.region: Final = region
@@ -53,7 +53,7 @@ class SegmentedRegion:
         if doomed := self.doomed(targets, defragment=defragment):
             # All that can refuse before anything has changed.
             self._guard(doomed)
-            self.region.wait()
+            self.region.gate.wait()
         state, before = self.region.state, tuple(self._committed)
         low = tuple(map(min, before, targets))
         try:

@@ -169,13 +169,13 @@ class ExtensibleTensor:
     @property
     def physical_bytes(self) -> int:
         """Bytes of all `allocations`: `committed_bytes`, and what rounding to granules and straddling a cut add."""
-        with self._region.lock:
+        with self._region.gate.lock:
             return self._region.physical_bytes
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
         """Live allocations, by address; also what the driver once refused to take back and is still owed."""
-        with self._region.lock:
+        with self._region.gate.lock:
             return self._region.allocations
 
     # Memory ---------------------------------------------------------------------------------------------------------
@@ -221,10 +221,10 @@ class ExtensibleTensor:
         """
         targets = self._memory.segments.targets(nbytes)
         if revoke:
-            with self._region.enter("commit"):
+            with self._region.gate.enter("commit"):
                 doomed = self._memory.doomed(targets, defragment=defragment)
             self._leases.revoke(doomed)
-        with self._region.operation("commit"):
+        with self._region.gate.operation("commit"):
             self._memory.commit(targets, defragment=defragment, keep=keep)
 
     def release_physical(self, backup: bool = False, *, revoke: bool = False) -> None:
@@ -247,7 +247,7 @@ class ExtensibleTensor:
             The driver refused to take memory back. The tensor is asleep all the same; calling again finishes.
         """
         self._revoke_all(revoke, "release_physical")
-        with self._region.operation("release_physical"):
+        with self._region.gate.operation("release_physical"):
             self._memory.release(backup=backup)
 
     def restore(self) -> None:
@@ -260,7 +260,7 @@ class ExtensibleTensor:
         OutOfDeviceMemory, DriverError
             The driver refused. The tensor is still asleep, and a later call may succeed.
         """
-        with self._region.operation("restore"):
+        with self._region.gate.operation("restore"):
             self._memory.restore()
 
     def close(self, *, revoke: bool = False) -> None:
@@ -277,7 +277,7 @@ class ExtensibleTensor:
         """
         self._check_views()
         self._revoke_all(revoke, "close")
-        with self._region.operation("close"):
+        with self._region.gate.operation("close"):
             self._check_views()
             self._memory.close()
 
@@ -312,7 +312,7 @@ class ExtensibleTensor:
         DriverUnavailable
             torch is missing or cannot make a tensor on the device.
         """
-        with self._region.enter("view"):
+        with self._region.gate.enter("view"):
             return self._view(0, self.capacity, dtype, shape)
 
     def segment_view(
@@ -323,7 +323,7 @@ class ExtensibleTensor:
         Parameters and errors are those of `view`; a shape that needs fewer bytes is a view into that storage.
         """
         index = self._memory.segments.index(i)
-        with self._region.enter("view"):
+        with self._region.gate.enter("view"):
             return self._view(self.segment_offsets[index], self.committed[index], dtype, shape)
 
     def _view(self, start: int, nbytes: int, dtype: torch.dtype | None, shape: Sequence[int] | None) -> torch.Tensor:
@@ -338,7 +338,7 @@ class ExtensibleTensor:
 
         Growth appends to each segment's descriptors and leaves those before as they were.
         """
-        with self._region.enter("registrable"):
+        with self._region.gate.enter("registrable"):
             self._check_open("registrable")
             return tuple(self._memory.registrable())
 
@@ -352,7 +352,7 @@ class ExtensibleTensor:
         """
         if not isinstance(segment, RegistrableSegment):
             raise ConfigError("segment", segment, "must be a RegistrableSegment of this tensor")
-        with self._region.enter("check"):
+        with self._region.gate.enter("check"):
             inside = (
                 self.base_address <= segment.base and segment.base + segment.nbytes <= self.base_address + self.capacity
             )
@@ -388,7 +388,7 @@ class ExtensibleTensor:
         _check_owner(owner)
         if on_revoke is not None and not callable(on_revoke):
             raise ConfigError("on_revoke", on_revoke, "must be callable")
-        with self._region.enter("lease"):
+        with self._region.gate.enter("lease"):
             self._region.advance(Event.LEASE)
             if not (nbytes := self.committed[index]):
                 raise StateError(

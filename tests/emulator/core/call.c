@@ -37,6 +37,8 @@ static int verdict(const char *call, unsigned needs)
 {
     if (forked(needs))
         return NOT_INITIALISED;
+    if (knob.stub)
+        return STUB_LIBRARY;
     const int planned = fault_for(call);
     if (planned != GO_ON)
         return planned;

@@ -25,6 +25,7 @@ enum {
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
     NOT_INITIALISED = 3,
+    STUB_LIBRARY = 34,
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
@@ -32,7 +33,10 @@ enum {
     NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
     NOT_SUPPORTED = 801,
+    CONTEXT_DESTROYED = 709,
     CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_IMPLICIT = 906,
     UNKNOWN = 999,
 };
 
@@ -199,6 +203,7 @@ int synchronise_device(void);
 int synchronise_stream(uint64_t stream);
 bool stream_busy(uint64_t stream);
 void about_to_unmap(uint64_t address, size_t size);
+void finish_work(void);
 void forget_work(void);
 long long pending_work(void);
 
@@ -206,6 +211,7 @@ int capture_begin(uint64_t stream);
 int capture_end(uint64_t stream, uint64_t *graph);
 int capture_status(uint64_t stream); /* 0 none, 1 active, 2 invalidated */
 bool anything_captures(void);
+int tied_to_capture(uint64_t stream); /* OK or CAPTURE_IMPLICIT */
 bool graph_known(uint64_t graph);
 int graph_launch(uint64_t graph, uint64_t stream);
 bool graph_destroy(uint64_t graph);

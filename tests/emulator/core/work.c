@@ -129,15 +129,15 @@ static int take_sticky(void)
 
 /* Asking for it ---------------------------------------------------------------------------------------------------- */
 
-static int blocked_by_capture(uint64_t stream)
+/* To use the null stream while a blocking stream captures would tie the two together. */
+int tied_to_capture(uint64_t stream)
 {
-    /* Using the null stream while a blocking stream captures would tie the two together. */
     struct stream *other;
     if (!is_null(stream))
         return OK;
     LIST_FOREACH(other, &streams, link)
         if (other->capture == 1 && other->blocking)
-            return 906;
+            return CAPTURE_IMPLICIT;
     return OK;
 }
 
@@ -154,7 +154,7 @@ static int check(uint64_t address, size_t size, int flags)
 
 static int submit(struct operation operation)
 {
-    const int blocked = blocked_by_capture(operation.stream);
+    const int blocked = tied_to_capture(operation.stream);
     if (blocked != OK)
         return blocked;
     struct operation *copy = malloc(sizeof *copy);
@@ -216,7 +216,7 @@ int copy_from_device(void *target, uint64_t source, size_t size, uint64_t stream
     const int refused = check(source, size, ACCESS_READ);
     if (refused != OK || !stream_known(stream))
         return refused != OK ? refused : INVALID_VALUE;
-    const int blocked = blocked_by_capture(stream);
+    const int blocked = tied_to_capture(stream);
     if (blocked != OK)
         return blocked;
     work_off(false, stream);
@@ -254,7 +254,7 @@ int synchronise_stream(uint64_t stream)
         return INVALID_VALUE;
     if (!is_null(stream) && invalidates_captures(stream))
         return CAPTURE_UNSUPPORTED;
-    const int blocked = blocked_by_capture(stream);
+    const int blocked = tied_to_capture(stream);
     if (blocked != OK)
         return blocked;
     work_off(false, stream);
@@ -287,6 +287,11 @@ void about_to_unmap(uint64_t address, size_t size)
     }
     if (knob.unmap_syncs)
         work_off(true, 0);
+}
+
+void finish_work(void)
+{
+    work_off(true, 0);
 }
 
 long long pending_work(void)
@@ -375,7 +380,7 @@ int capture_end(uint64_t id, uint64_t *graph)
     if (!good)
         graph_destroy(stream->graph->id);
     stream->graph = NULL;
-    return good ? OK : 901;
+    return good ? OK : CAPTURE_INVALIDATED;
 }
 
 int capture_status(uint64_t id)

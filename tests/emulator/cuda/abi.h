@@ -46,11 +46,4 @@ extern _Thread_local int context_depth;
 int current_device(void); /* -1 where this thread has no context */
 bool is_device(CUdevice device);
 
-/* symbols.c */
-struct symbol {
-    const char *name;
-    int since; /* CUDA version, 1000 * major + 10 * minor */
-    void *function;
-};
-
 #endif

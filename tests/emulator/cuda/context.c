@@ -28,15 +28,13 @@ int front_device(void)
 /* Everything but initialisation, version and error names answers 3 before cuInit [T]; work also needs a context [?]. */
 int front_ready(unsigned needs)
 {
-    if (knob.stub)
-        return 34;
     if (!cuda_initialised)
         return NOT_INITIALISED;
     if (!(needs & CONTEXT))
         return GO_ON;
     if (current_device() < 0)
         return INVALID_CONTEXT;
-    return stack[context_depth - 1]->alive ? GO_ON : 709;
+    return stack[context_depth - 1]->alive ? GO_ON : CONTEXT_DESTROYED;
 }
 
 /* The primary context ---------------------------------------------------------------------------------------------- */
@@ -124,7 +122,7 @@ EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
     if (context == NULL || context_depth == STACK)
         return LEAVE(INVALID_VALUE);
     if (!context->alive)
-        return LEAVE(709);
+        return LEAVE(CONTEXT_DESTROYED);
     stack[context_depth++] = context;
     return LEAVE(OK);
 }
@@ -145,7 +143,7 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 {
     ENTER(INITIALISED, "context=%p", (void *)context);
     if (context != NULL && !context->alive)
-        return LEAVE(709);
+        return LEAVE(CONTEXT_DESTROYED);
     if (context_depth > 0)
         context_depth--;
     if (context != NULL)

@@ -22,7 +22,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
     ENTER(CONTEXT, "ptr=%#llx", ptr);
-    work_before_free();
+    finish_work();
     return LEAVE(plain_free(ptr) ? OK : INVALID_VALUE);
 }
 
@@ -118,8 +118,8 @@ EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
     ENTER(CONTEXT, "stream=%#zx", stream);
     if (!stream_known(stream) || status == NULL)
         return LEAVE(INVALID_VALUE);
-    if (null_stream_is_tied(stream))
-        return LEAVE(906);
+    if (tied_to_capture(stream) != OK)
+        return LEAVE(CAPTURE_IMPLICIT);
     *status = capture_status(stream);
     return LEAVE(OK);
 }

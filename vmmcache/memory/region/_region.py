@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from vmmcache.driver import Allocation, Mapping, VmmDriver
 from vmmcache.errors import DriverError
 from vmmcache.memory.ranges import Range, subtract
+from vmmcache.memory.region._gate import Gate
 from vmmcache.memory.region._ledger import Debt, Ledger
 from vmmcache.memory.region._steps import Steps
 from vmmcache.memory.region._table import MappingTable, extent, parts
@@ -27,7 +27,7 @@ class Region:
     """Addresses of one tensor, and the memory that comes and goes behind them.
 
     Ranges are ``(start, stop)`` byte offsets from `base`, ascending. A region does not know segments. Its owner
-    makes every call inside `operation`.
+    makes every call inside `gate.operation`.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Region:
     def __init__(self, driver: VmmDriver, nbytes: int, *, guard: Guard, chunk: int | None = None) -> None:
         self.driver: Final = driver
         self.granule: Final = driver.granule
-        self.lock: Final = threading.RLock()
+        self.gate: Final = Gate(driver)
         self.state = State.RESERVED
         self.generation = 0
         """Raised whenever memory that was visible goes away (C4)."""
@@ -52,7 +52,6 @@ class Region:
         self._table = MappingTable()
         self._ledger = Ledger(driver)
         self._shape: tuple[Range, ...] = ()
-        self._operating = self._idle = False
         self._reservation = driver.reserve(align_up(nbytes, self.granule))
 
     def __repr__(self) -> str:
@@ -93,33 +92,6 @@ class Region:
         """The state after `event`, or StateError. The state itself changes when the event is done."""
         return next_state(self.state, event, who=repr(self))
 
-    @contextmanager
-    def enter(self, event: str) -> Iterator[None]:
-        """Around everything that looks or changes: in the process of the driver, one thread at a time."""
-        # Before the lock: in a forked child it may be held for ever, by a thread that is not there.
-        self.driver.check_process(event)
-        with self.lock:
-            yield
-
-    @contextmanager
-    def operation(self, event: str) -> Iterator[None]:
-        """Around everything that calls the driver: as `enter`, on the device, and not while a graph is captured."""
-        with self.enter(event):
-            self.driver.check_not_capturing(event)
-            with self.driver.current():
-                self._idle = False
-                self._operating = True
-                try:
-                    yield
-                finally:
-                    self._idle = self._operating = False
-
-    def wait(self) -> None:
-        """Wait for the device, once in an operation. What is unmapped afterwards is not in use any more (I8)."""
-        if not self._idle:
-            self.driver.synchronise()
-            self._idle = self._operating
-
     # Growing --------------------------------------------------------------------------------------------------------
 
     def extend(self, spans: Iterable[Range], fresh: Sequence[Range]) -> None:
@@ -147,10 +119,10 @@ class Region:
     def clean(self, fresh: Sequence[Range]) -> None:
         """Make bytes of backed ranges read as zero."""
         if fresh:
-            self._idle = False
+            self.gate.busy()
             for start, stop in fresh:
                 self.driver.zero(self.base + start, stop - start)
-            self.wait()
+            self.gate.wait()
 
     # Giving back ----------------------------------------------------------------------------------------------------
 
@@ -240,8 +212,8 @@ class Region:
                 self.driver.grant([steps.place(debt, scratch, at)])
                 steps.copy_in(debt, run, kept, fresh, self.base)
                 at += run[1] - run[0]
-            self._idle = False
-            self.wait()
+            self.gate.busy()
+            self.gate.wait()
             for debt in new:
                 steps.lift(debt)
             for mapping in old:
@@ -255,7 +227,7 @@ class Region:
 
     def read(self, ranges: Sequence[Range]) -> list[bytearray]:
         """Copy backed ranges to the host, after the device has finished what was asked of it."""
-        self.wait()
+        self.gate.wait()
         return [self.driver.read(self.base + start, stop - start) for start, stop in ranges]
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -296,7 +268,7 @@ class Region:
 
     def _settle_quietly(self, owed: Iterable[Debt], error: BaseException) -> None:
         """Give back what a failed operation made; what the driver refuses now is a note on the error."""
-        self._idle = False
+        self.gate.busy()
         self._ledger.enter(owed)
         try:
             self._settle()
@@ -304,13 +276,13 @@ class Region:
             error.add_note(f"undoing failed too: {refusal}")
 
     def _settle(self) -> None:
-        self._ledger.settle(self.wait)
+        self._ledger.settle(self.gate.wait)
 
     def _check(self, doomed: Sequence[Mapping]) -> None:
         """All that can still refuse before anything has changed: leases, and a device that does not come to rest."""
         self._guard([extent(mapping) for mapping in doomed])
         if doomed:
-            self.wait()
+            self.gate.wait()
 
     def _condemn(self, doomed: Sequence[Mapping]) -> None:
         if doomed:
