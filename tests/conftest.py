@@ -27,7 +27,7 @@ COUNTED = "counted: "
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What tests counted (``record_property("counted: ...", number)``), added up: seen to fall before a floor is hit."""
+    """What tests counted (``record_property("counted: ...", n)``), added up: seen to fall before a floor is hit."""
     counted: Counter[str] = Counter()
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:

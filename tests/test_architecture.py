@@ -20,7 +20,7 @@ Rule = Callable[[Sources, Sources], list[str]]
 # Who may import whom, by names below vmmcache. "x.*" is every module of the package x, any other row is one module, and
 # "vmmcache" is the front door, which hands out names of all layers. A module without a row fails: a new one is given
 # its place here and on the page.
-L0 = "errors units fds"
+L0 = "errors units fds quirks"
 L4 = f"{L0} driver spec metrics plugins.* memory.* planning.* connectors.* probing.* cache.*"
 L5 = f"vmmcache {L4} models.*"
 MAY_IMPORT = {
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "errors": "",
     "units": "errors",
     "fds": "errors units",
+    "quirks": "errors units",
     # L1
     "driver": L0,
     "spec": f"{L0} driver",

@@ -81,13 +81,13 @@ def test_views_are_made_and_dropped_in_threads_while_the_tensor_grows(threads: T
     poke(tensor.base_address, b"0123456789")
 
     def look() -> None:
-        for _ in range(200):
+        for _ in range(50):
             view = tensor.segment_view(0)
             assert view.untyped_storage().nbytes() >= 10
             assert bytes(view[:10].tolist()) == b"0123456789"
 
-    looking = [threads.submit(look) for _ in range(4)]
-    for step in range(100):
+    looking = [threads.submit(look) for _ in range(2)]
+    for step in range(50):
         tensor.commit(10 + step * driver.granule // 4)
     wait_all(looking)
     tensor.close()

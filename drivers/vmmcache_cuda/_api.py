@@ -24,6 +24,7 @@ class Code:
     NO_DEVICE: Final = 100
     INVALID_DEVICE: Final = 101
     INVALID_CONTEXT: Final = 201
+    INVALID_HANDLE: Final = 400
     NOT_PERMITTED: Final = 800
     NOT_SUPPORTED: Final = 801
 
@@ -85,6 +86,11 @@ class Api:
         """The error for a status of the library."""
         name = self._text("cuGetErrorName", status)
         return self._error(call, int(status), name, self._text("cuGetErrorString", status))
+
+    def unknown_handle(self, call: str, handle: int) -> DriverError:
+        """The error for a handle that the library must not see: what it does with one is undefined (``cuda.h``)."""
+        text = f"allocation {handle:#x} is unknown, or was released before"
+        return self._error(call, Code.INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", text)
 
     def _error(self, call: str, code: int | None, name: str, text: str) -> DriverError:
         cure = _CURES.get(code) if code is not None else "Update the bindings (cuda-bindings) to the driver's version"

@@ -61,6 +61,7 @@ class CudaDriver(VmmDriver):
                 driver="cuda",
                 call="cuDeviceGetAttribute",
             )
+        self._live: set[int] = set()
         self._context = PrimaryContext(api, self._device)
         weakref.finalize(self, _release, self._context, os.getpid())
         access = names.CUmemAccessDesc()
@@ -143,7 +144,10 @@ class CudaDriver(VmmDriver):
         return self._allocation(handle, nbytes)
 
     def _release(self, handle: int) -> None:
+        if handle not in self._live:
+            raise self._api.unknown_handle("cuMemRelease", handle)
         self._api.call("cuMemRelease", handle)
+        self._live.remove(handle)
 
     def _reclaim(self) -> bool:
         torch = sys.modules.get("torch")
@@ -212,7 +216,9 @@ class CudaDriver(VmmDriver):
 
     def _attribute(self, name: str) -> int:
         try:
-            return int(self._api.call("cuDeviceGetAttribute", self._api.names.CUdevice_attribute[name], self._device))
+            return int(
+                self._api.call("cuDeviceGetAttribute", getattr(self._api.names.CUdevice_attribute, name), self._device)
+            )
         except DriverError as error:
             # An older driver does not know a newer attribute: that is a no, not a failure.
             if error.code == 1:
@@ -259,6 +265,7 @@ class CudaDriver(VmmDriver):
         return self._api.names.CUmemAllocationHandleType({"posix_fd": 1, "fabric": 8}[kind])
 
     def _allocation(self, handle: int, nbytes: int) -> Allocation:
+        self._live.add(handle)
         return Allocation(
             handle,
             Bytes(nbytes),

@@ -24,6 +24,7 @@ class Code:
     NOT_INITIALIZED: Final = 3
     NO_DEVICE: Final = 100
     INVALID_DEVICE: Final = 101
+    INVALID_HANDLE: Final = 400
     NOT_SUPPORTED: Final = 801
 
 
@@ -75,6 +76,11 @@ class Api:
         if int(status):
             raise self._error(name, int(status), status.name, self._text(status))
         return values[0] if len(values) == 1 else tuple(values)
+
+    def unknown_handle(self, call: str, handle: int) -> DriverError:
+        """The error for a handle that the runtime must not see: it counts references on a bare pointer (clr source)."""
+        text = f"allocation {handle:#x} is unknown, or was released before"
+        return self._error(call, Code.INVALID_HANDLE, "hipErrorInvalidHandle", text)
 
     def _error(self, call: str, code: int | None, name: str, text: str) -> DriverError:
         cure = _CURES.get(code) if code is not None else "Update the bindings (hip-python) to the runtime's version"

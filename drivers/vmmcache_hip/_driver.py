@@ -57,7 +57,7 @@ class HipDriver(VmmDriver):
         self._quirks = applying(QUIRKS, version)
         self.keeps_memory = "keeps_memory" in self._quirks
         self.fds_per_allocation = int("fd_per_allocation" in self._quirks)
-        self._live = 0
+        self._live: set[int] = set()
         api.call("hipInit", 0)
         count = api.call("hipGetDeviceCount")
         if index >= count:
@@ -158,7 +158,7 @@ class HipDriver(VmmDriver):
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def _create(self, nbytes: int) -> Allocation:
-        missing = room_for(self._live + 1) if self.fds_per_allocation else 0
+        missing = room_for(len(self._live) + 1) if self.fds_per_allocation else 0
         try:
             with self._current:
                 handle = int(self._api.call("hipMemCreate", nbytes, self._prop, 0))
@@ -166,12 +166,13 @@ class HipDriver(VmmDriver):
             if error.code == Code.OUT_OF_MEMORY:
                 self._out_of_memory(nbytes, error, missing)
             raise
-        self._live += 1
         return self._allocation(handle, nbytes)
 
     def _release(self, handle: int) -> None:
+        if handle not in self._live:
+            raise self._api.unknown_handle("hipMemRelease", handle)
         self._api.call("hipMemRelease", handle)
-        self._live -= 1
+        self._live.remove(handle)
 
     def _reclaim(self) -> bool:
         torch = sys.modules.get("torch")
@@ -228,7 +229,6 @@ class HipDriver(VmmDriver):
             given = ctypes.addressof(buffer) if "import_by_pointer" in self._quirks else shared
         with self._current:
             handle = int(self._api.call("hipMemImportFromShareableHandle", given, self._handle_type(kind)))
-        self._live += 1
         return self._allocation(handle, nbytes)
 
     def _dmabuf(self, address: int, nbytes: int) -> int:
@@ -302,6 +302,7 @@ class HipDriver(VmmDriver):
             self._api.call("hipMemcpy", target, source, nbytes, self._api.names.hipMemcpyKind[f"hipMemcpy{kind}"])
 
     def _allocation(self, handle: int, nbytes: int) -> Allocation:
+        self._live.add(handle)
         return Allocation(
             handle,
             Bytes(nbytes),

@@ -32,6 +32,8 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
 TIMEOUT_S: Final = 300
 PACKAGES: Final = ("vmmcache", "vmmcache_host")
+# Plain assertions: nobody reads in what two long byte strings differ, and finding out takes minutes.
+OPTIONS: Final = ("-x", "-q", "-p", "no:cacheprovider", "--assert=plain")
 
 
 class OutOfDate(Exception):
@@ -91,16 +93,14 @@ class Copy:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": os.pathsep.join((str(target), str(target / "drivers"))),
         }
-        question = (
-            f"import {', '.join(PACKAGES)}; print(*({', '.join(f'{name}.__file__' for name in PACKAGES)},), sep='\\n')"
-        )
+        question = f"import {', '.join(PACKAGES)}" + "".join(f"; print({name}.__file__)" for name in PACKAGES)
         where = self._python("-c", question)[1].splitlines()
         if len(where) != len(PACKAGES) or not all(Path(path).is_relative_to(target) for path in where):
             raise OutOfDate(f"the copy in {target} is not what is imported: {where}")
 
     def test(self, tests: Iterable[str], *, timeout_s: int | None = TIMEOUT_S) -> tuple[int | None, str]:
         """Exit status of pytest (None: it had to be stopped) and what it printed."""
-        return self._python("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests, timeout_s=timeout_s)
+        return self._python("-m", "pytest", *OPTIONS, *tests, timeout_s=timeout_s)
 
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:

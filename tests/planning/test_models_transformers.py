@@ -104,10 +104,13 @@ ELSEWHERE = {"hunyuan", "kimi_k2", "deepseek_v2", "deepseek_v3", "gemma3", "gemm
 
 
 @pytest.fixture(autouse=True)
-def _their_warnings_are_theirs() -> Iterator[None]:
+def _their_warnings_are_theirs_and_their_threads_few() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the models are tiny: more threads only wait for one another
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+    torch.set_num_threads(threads)
 
 
 def config_of(model_type: str) -> Any:

@@ -102,40 +102,31 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _print_setting(console: Console, report: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     driver, model, layout, work = (report[section] for section in ("driver", "model", "layout", "workload"))
+    sliding = f", {model['sliding_layers']} with a sliding window" if model["sliding_layers"] else ""
+    heads = f"{model['heads']} heads over {model['kv_heads']} key-value heads of {model['head_dim']}"
     cut = ", ".join(
         f"{field} {width['model']} -> {width['run']}"
         for field, width in model["trimmed"].items()
         if width["model"] != width["run"]
     )
-    sliding = f", {model['sliding_layers']} of them with a sliding window" if model["sliding_layers"] else ""
+    token, block = format_bytes(layout["token_bytes"]), format_bytes(layout["block_bytes"])
+    full = f"{layout['capacity_blocks']} blocks, {format_bytes(layout['full_bytes'])}"
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column()
-    for row in (
-        ("driver", f"{driver['device']}: {driver['why']}"),
-        ("model", f"{model['name']} ({model['architecture']}): {model['layers']} layers{sliding}"),
-        ("attention", f"{model['heads']} heads over {model['kv_heads']} key-value heads of {model['head_dim']}"),
-        ("weights", f"{model['weights']}{f'; cut: {cut}' if cut else ''}"),
-        (
-            "cache",
-            f"{model['dtype']}, {format_bytes(layout['token_bytes'])} a token; one segment a layer, "
-            f"blocks of {layout['block_tokens']} tokens, {format_bytes(layout['block_bytes'])} in each layer",
-        ),
-        (
-            "full size",
-            f"{layout['capacity_blocks']} blocks, {format_bytes(layout['full_bytes'])}; "
-            f"memory comes in granules of {format_bytes(driver['granule'])}",
-        ),
-        (
-            "work",
-            f"{work['requests']} requests that join one by one, {work['prompt_tokens']} prompt tokens, "
-            f"{work['decode_steps']} decode steps",
-        ),
-    ):
-        table.add_row(*row)
+    table.add_row("driver", escape(f"{driver['device']}: {driver['why']}"))
+    table.add_row("model", escape(f"{model['name']} ({model['architecture']}), {model['layers']} layers{sliding}"))
+    table.add_row("attention", heads)
+    table.add_row("weights", f"{model['weights']}{f'; cut: {cut}' if cut else ''}")
+    table.add_row("cache", f"one segment a layer, {model['dtype']}, {token} a token in all layers")
+    table.add_row("blocks", f"{layout['block_tokens']} tokens, {block} in each layer")
+    table.add_row("full size", f"{full}; memory comes in granules of {format_bytes(driver['granule'])}")
+    joining = f"{work['requests']} requests that join one by one, {work['prompt_tokens']} prompt tokens"
+    table.add_row("work", f"{joining}, {work['decode_steps']} decode steps")
     console.print(table)
     console.print()
 
@@ -164,6 +155,7 @@ def _print_growth(console: Console, report: dict[str, Any]) -> None:
 
 
 def _print_checks(console: Console, report: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -171,7 +163,7 @@ def _print_checks(console: Console, report: dict[str, Any]) -> None:
     table.add_column()
     table.add_column(style="dim")
     for check in report["checks"]:
-        table.add_row("[green]yes[/]" if check["ok"] else "[bold red]NO[/]", check["name"], check["detail"])
+        table.add_row("[green]yes[/]" if check["ok"] else "[bold red]NO[/]", check["name"], escape(check["detail"]))
     console.print(table)
     console.print()
     if not report["ok"]:

@@ -100,9 +100,9 @@ class Life:
             The driver refused something.
         """
         threads = torch.get_num_threads()
-        # One thread: how a sum is split over threads may change with the machine's load, and with it the last bit. It is
-        # also no slower where other work has the cores, because no thread waits for another that is not running.
-        torch.set_num_threads(2)
+        # One thread: how a sum is split over threads may change with the machine's load, and with it the last bit. And
+        # where other work has the cores, threads that wait for each other took twenty times as long.
+        torch.set_num_threads(1)
         try:
             yield from self._live()
         finally:

@@ -14,8 +14,8 @@ from torch import Tensor
 __all__ = ["attend", "write"]
 
 _TOGETHER: Final = 8
-"""Requests whose keys and values are gathered at once: few enough that a CPU still has them in its cache when it uses them,
-which makes attention more than twice as fast as for a whole batch."""
+"""Requests whose keys and values are gathered at once: few enough that a CPU still has them in its cache when it uses
+them, which makes attention more than twice as fast as for a whole batch."""
 
 
 def write(layer: Tensor, tables: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:

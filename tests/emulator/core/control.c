@@ -91,6 +91,10 @@ __attribute__((destructor)) static void unload(void)
     char text[256];
     const long long leaks = describe_leaks(text, sizeof text);
     journal_event(leaks ? "leaked" : "clean", text);
-    if (leaks > 0 && knob.report_leaks)
+    if (!knob.report)
+        return;
+    if (leaks > 0)
         fprintf(stderr, "vmmemu: %s: left at exit: %s\n", front_vendor, text);
+    if (vmmemu_violation_read(violation_count() - 1, text, sizeof text) >= 0)
+        fprintf(stderr, "vmmemu: %s: %lld violations, the last: %s\n", front_vendor, violation_count(), text);
 }

@@ -58,6 +58,6 @@
     X(import_host_access, 1, "host access can be set on imported memory")                                     \
     X(peer_grant_corrupts, 0, "granting a peer after the owner takes the owner's pages away")                 \
     X(host_location, 1, "memory can be created on the host")                                                  \
-    X(report_leaks, 1, "leaks at exit are written to standard error")
+    X(report, 1, "at exit, leaks and violations are written to standard error")
 
 #endif

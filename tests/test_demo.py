@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vmmcache import DriverUnavailable, OutOfDeviceMemory, PlanError, open_driver
+from vmmcache.cli import main
+from vmmcache.demo import where
+from vmmcache.demo.life import Life, Moment
+from vmmcache.demo.where import Place, choose
+from vmmcache.plugins import host
+from vmmcache.probing import Choice
+from vmmcache_host._driver import HostDriver
+
+# As few layers as show that there are several; wide enough that a block is 128 KiB, so that few tokens fill a granule.
+TINY: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 3,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "hidden_act": "silu",
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 256,
+    "rope_theta": 10000,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 128,
+}
+BLOCK = 2 * 16 * 8 * 256 * 2
+STEPS = 8
+
+
+def tiny_life() -> Life:
+    return Life("tiny", TINY, choose("host"), tokens=STEPS)
+
+
+def live(life: Life) -> dict[str, Any]:
+    for _ in life.live():
+        pass
+    return life.report.to_dict()
+
+
+def failed(report: dict[str, Any]) -> list[str]:
+    return [check["name"] for check in report["checks"] if not check["ok"]]
+
+
+@pytest.fixture
+def tiny_file(tmp_path: Path) -> str:
+    # A folder whose name means something to the library that prints tables.
+    folder = tmp_path / "[" / "bold]"
+    folder.mkdir(parents=True)
+    file = folder / "config.json"
+    file.write_text(json.dumps(TINY), encoding="utf-8")
+    return str(file)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, *capsys.readouterr()
+
+
+# The life -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_life_holds_and_is_reported() -> None:
+    granule = open_driver("host").granule
+    report = live(tiny_life())
+    assert report["schema"] == 1
+    assert report["ok"] is True
+    assert failed(report) == []
+    assert report["driver"]["name"] == "host"
+    assert report["driver"]["granule"] == granule
+    assert report["model"]["layers"] == report["layout"]["segments"] == 3
+    assert report["layout"]["block_bytes"] == BLOCK
+    assert report["layout"]["full_bytes"] == 3 * report["layout"]["capacity_blocks"] * BLOCK
+    assert report["logits_equal"] is True
+    assert report["first_difference"] is None
+    # One comparison for each prompt, one for each decode step, one for the step under leases.
+    assert report["steps"] == report["workload"]["requests"] + STEPS + 1
+
+    growth, size = report["growth"], report["bytes"]
+    assert growth["physical"] == len(growth["events"]) >= 3
+    assert growth["logical"] > growth["physical"]
+    assert growth["first"]["blocks"] == 1
+    assert growth["first"]["physical_bytes"] == 3 * granule
+    for event in growth["events"]:
+        assert event["committed_bytes"] == 3 * event["blocks"] * BLOCK
+        # Mapped is what is committed, each layer rounded up to the granule by itself (I11).
+        assert event["physical_bytes"] == 3 * -(-event["blocks"] * BLOCK // granule) * granule
+    assert size["committed"] == 3 * (growth["logical"] + 1) * BLOCK
+    assert size["committed"] <= size["physical"] < size["full_size"]
+
+    # Each of the growths, and the first commit, made one allocation in each layer, and each has its descriptor.
+    registration = report["registration"]
+    assert registration["descriptors"] == 3 * (1 + growth["physical"])
+    assert registration["leases"] == 3
+    assert registration["shrink_refused"] is True
+    assert registration["owners"] == ["demo"]
+    assert "demo" in registration["refusal"]
+    assert registration["blocks_grown_under_leases"] >= 1
+
+    assert report["sleep"]["physical_before"] == size["physical"]
+    assert report["sleep"]["physical_asleep"] == 0
+    assert report["wake"] == {
+        "physical": size["physical"],
+        "addresses_equal": True,
+        "zeroed": True,
+        "stale_descriptors_refused": registration["descriptors"],
+        "logits_equal": True,
+    }
+    descriptors = report["descriptors"]
+    assert descriptors["most"] == descriptors["before"] + registration["descriptors"]
+    assert descriptors["after"] == descriptors["before"]
+
+
+def test_the_stages_come_in_the_order_of_a_life() -> None:
+    moments = list(tiny_life().live())
+    assert list(dict.fromkeys(moment.stage for moment in moments)) == [
+        "build",
+        "decode",
+        "register",
+        "sleep and wake",
+        "close",
+    ]
+    assert moments[-1] == Moment("close", 1, 1)
+    assert [moment.done for moment in moments if moment.stage == "decode"] == list(range(STEPS + 1))
+
+
+def test_one_damaged_block_is_found_at_the_very_next_step() -> None:
+    life = tiny_life()
+    for moment in life.live():
+        if moment == Moment("decode", STEPS - 2, STEPS):
+            assert life.cache is not None
+            life.cache.layers[1][0] += 1
+    report = life.report.to_dict()
+    assert report["logits_equal"] is False
+    assert report["first_difference"]["step"] == f"decode step {STEPS - 2}"
+    assert report["first_difference"]["largest"] > 0
+    assert failed(report) == ["logits bitwise equal"]
+    assert report["ok"] is False
+
+
+def test_one_damaged_bit_is_found() -> None:
+    import torch
+
+    life = tiny_life()
+    for moment in life.live():
+        if moment == Moment("decode", 2, STEPS):
+            assert life.cache is not None
+            # The sign of one value of the first token, which every later token of its request reads.
+            life.cache.layers[0][0, 1, 0, 0, :1].view(torch.int16).bitwise_xor_(-(1 << 15))
+    assert life.report.to_dict()["logits_equal"] is False
+
+
+def test_damage_that_is_no_number_still_makes_a_report_that_json_can_hold() -> None:
+    life = tiny_life()
+    for moment in life.live():
+        if moment == Moment("decode", 2, STEPS):
+            assert life.cache is not None
+            life.cache.layers[0][0] = float("nan")
+    report = life.report.to_dict()
+    assert report["first_difference"]["largest"] is None
+    json.dumps(report, allow_nan=False)
+
+
+def test_an_address_that_is_not_the_first_one_is_found() -> None:
+    life = tiny_life()
+    for moment in life.live():
+        if moment == Moment("decode", 1, STEPS):
+            assert life.cache is not None
+            life.cache.addresses = (life.cache.addresses[0] + 1, *life.cache.addresses[1:])
+    assert failed(life.report.to_dict()) == ["addresses never moved", "wake at the same addresses"]
+
+
+def test_a_descriptor_left_open_is_found() -> None:
+    life, left = tiny_life(), -1
+    for moment in life.live():
+        if moment == Moment("close", 0, 1):
+            left = os.open(os.devnull, os.O_RDONLY)
+    os.close(left)
+    assert failed(life.report.to_dict()) == ["close leaves nothing"]
+
+
+def test_what_did_not_hold_fails_its_check() -> None:
+    """The verdicts that no damage from outside reaches, because the tensor keeps its promises."""
+    life = tiny_life()
+    memory = open_driver("host").memory_info()
+    cache = None
+    for moment in life.live():
+        cache = life.cache or cache
+        if moment == Moment("close", 0, 1):
+            assert cache is not None
+            life.report.checks.clear()
+            life.report.registered((), 3, None, grown=0)
+            life.report.slept(100, 1, memory, memory)
+            life.report.woken(cache, zero=False, stale=2, of=3, equal=False)
+            assert len(failed(life.report.to_dict())) == len(life.report.checks) == 6
+
+
+def test_a_life_that_ended_early_is_not_ok() -> None:
+    life = tiny_life()
+    for moment in life.live():
+        if moment.stage == "register":
+            break
+    report = life.report.to_dict()
+    assert failed(report) == []
+    assert report["ok"] is False
+
+
+def test_too_little_memory_is_refused_before_anything_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
+    with pytest.raises(
+        PlanError, match=r"the demo needs .* 16 MiB is free \(configured\)\. Free some, or choose another"
+    ):
+        live(tiny_life())
+
+
+def test_a_failure_in_the_middle_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    life = tiny_life()
+    moments = life.live()
+    while next(moments) != Moment("decode", 4, STEPS):
+        pass
+    assert len(os.listdir("/proc/self/fd")) > len(before)
+    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "1MiB")
+    with pytest.raises(OutOfDeviceMemory):
+        list(moments)
+    del moments, life
+    gc.collect()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+# Where it runs --------------------------------------------------------------------------------------------------------
+
+
+class Stranger(HostDriver):
+    """A driver whose device no torch knows."""
+
+    name = "musa"
+
+    @property
+    def torch_device(self) -> str:
+        return "musa:0"
+
+
+def test_a_device_that_torch_cannot_reach_is_refused_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(host._opened, (os.getpid(), "musa", 0), Stranger())
+    with pytest.raises(DriverUnavailable, match="this torch cannot make a tensor on musa:0") as caught:
+        choose("musa:0")
+    assert "--device host" in caught.value.cure
+
+
+def test_a_device_that_torch_cannot_reach_is_not_chosen_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(host._opened, (os.getpid(), "musa", 0), Stranger())
+    monkeypatch.setattr(where, "best_device", lambda: Choice("musa:0", "it is the first"))
+    place = choose(None)
+    assert place.driver.name == "host"
+    assert "it is the first" in place.why
+    assert "this torch cannot reach it" in place.why
+
+
+def test_the_best_device_is_chosen_with_the_reason_of_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(where, "best_device", lambda: Choice("host", "there is nothing else"))
+    assert choose(None) == Place(open_driver("host"), "there is nothing else")
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_the_whole_report_and_nothing_else(capsys: pytest.CaptureFixture[str], tiny_file: str) -> None:
+    status, out, err = run(capsys, "--model", tiny_file, "--tokens", "4", "--json")
+    report = json.loads(out)
+    assert (status, err) == (0, "")
+    assert report["ok"] is True
+    assert report["model"]["name"] == tiny_file
+    assert report["workload"]["decode_steps"] == 4
+    assert report["driver"]["why"]
+
+
+def test_people_get_tables_with_the_driver_and_the_reason(capsys: pytest.CaptureFixture[str], tiny_file: str) -> None:
+    status, out, err = run(capsys, "--device", "host", "--model", tiny_file, "--tokens", "4")
+    assert (status, err) == (0, "")
+    assert "host: you asked for it" in out
+    assert "shrink refused under a lease" in out
+    assert "Everything held" in out
+    assert "\x1b" not in out
+
+
+def test_a_failure_prints_the_report_so_far_with_its_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny_file: str
+) -> None:
+    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
+    status, out, _ = run(capsys, "--device", "host", "--model", tiny_file, "--json")
+    report = json.loads(out)
+    assert status == 1
+    assert report["ok"] is False
+    assert report["error"]["type"] == "PlanError"
+    assert report["layout"]["block_bytes"] == BLOCK
+    status, out, err = run(capsys, "--device", "host", "--model", tiny_file)
+    assert status == 1
+    assert "Not everything held: it ended early" in out
+    assert "16 MiB is free" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [
+        ("{", "model"),
+        (json.dumps(TINY | {"architectures": ["MambaForCausalLM"]}), "architectures"),
+        (
+            json.dumps({name: value for name, value in TINY.items() if name != "num_key_value_heads"}),
+            "num_key_value_heads",
+        ),
+    ],
+)
+def test_a_config_that_is_wrong_is_wrong_use(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str, field: str
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(content, encoding="utf-8")
+    status, out, _ = run(capsys, "--device", "host", "--model", str(file), "--json")
+    error = json.loads(out)["error"]
+    assert (status, error["type"], error["field"]) == (2, "ConfigError", field)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--model", "no-such-model"), 2),
+        (("--tokens", "0"), 2),
+        (("--device", "host:"), 2),
+        (("--device", "nosuchdriver"), 1),
+    ],
+)
+def test_wrong_use_and_a_device_that_is_not_there_differ(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int
+) -> None:
+    found, out, _ = run(capsys, *arguments, "--json")
+    assert found == status
+    assert json.loads(out)["error"]["message"]
+
+
+def program(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+
+
+def test_help_names_the_models_and_needs_no_torch() -> None:
+    answer = program(
+        "import sys, atexit; atexit.register(lambda: print('torch' in sys.modules)); "
+        "from vmmcache.cli import main; main(['demo', '--help'])"
+    )
+    assert answer.returncode == 0
+    assert "llama-3.1-8b" in answer.stdout
+    assert answer.stdout.endswith("False\n")
+
+
+def test_without_torch_the_command_says_what_to_install() -> None:
+    answer = program("import sys; sys.modules['torch'] = None; from vmmcache.cli import main; main(['demo', '--json'])")
+    assert answer.returncode == 1
+    error = json.loads(answer.stdout)["error"]
+    assert error["type"] == "DriverUnavailable"
+    assert "torch is not installed" in error["reason"]
+    assert "extra `torch`" in error["cure"]
