@@ -77,15 +77,23 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_every_driver_folder_is_an_entry_point(settings: dict[str, Any], driver_folders: set[str]) -> None:
-    entries = settings["project"]["entry-points"]["vmmcache"]
-    assert set(entries.values()) == driver_folders
-    assert {f"vmmcache_{name}" for name in entries} == driver_folders
+    drivers = {f"vmmcache_{name}": module for name, module in settings["project"]["entry-points"]["vmmcache"].items()}
+    assert {name: drivers.get(name) for name in driver_folders} == {name: name for name in driver_folders}
 
 
 def test_every_driver_folder_is_a_package_of_the_wheel(settings: dict[str, Any], driver_folders: set[str]) -> None:
-    # A path that is misspelt here builds a wheel without that driver, and without a warning.
     packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert sorted(packages) == sorted(["vmmcache", *(f"drivers/{name}" for name in driver_folders)])
+    assert {"vmmcache", *(f"drivers/{name}" for name in driver_folders)} <= set(packages)
+
+
+def test_every_package_of_the_wheel_is_a_folder_and_every_entry_point_a_package(
+    repository: Path, settings: dict[str, Any]
+) -> None:
+    # A path that is misspelt here builds a wheel without that package, and without a warning.
+    packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert [package for package in packages if not (repository / package / "__init__.py").is_file()] == []
+    entries = settings["project"]["entry-points"]["vmmcache"]
+    assert set(entries.values()) == {Path(package).name for package in packages} - {"vmmcache"}
 
 
 def test_every_part_of_the_package_stands_on_the_architecture_page(repository: Path, sources: Sources) -> None:

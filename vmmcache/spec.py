@@ -82,7 +82,7 @@ class DriverSpec:
 
     def __post_init__(self) -> None:
         # The name must come back out of a device string, and out of a list that is separated by commas.
-        if not str(self.name).isidentifier():
+        if type(self.name) is not str or not self.name.isidentifier():
             raise ConfigError("DriverSpec.name", self.name, "letters, digits and underscores, such as 'cuda'")
 
 

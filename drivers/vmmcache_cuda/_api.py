@@ -36,7 +36,7 @@ _CURES: Final = {
     Code.INVALID_DEVICE: "Check the index against `vmmcache probe` and CUDA_VISIBLE_DEVICES",
     Code.INVALID_CONTEXT: "Another library destroyed the primary context (cudaDeviceReset); restart the process",
     Code.NOT_PERMITTED: "The process lacks the right: fabric handles need an IMEX channel (nvidia-caps-imex-channels)",
-    Code.NOT_SUPPORTED: "This GPU, or the vGPU profile it runs under, does not support the call",
+    Code.NOT_SUPPORTED: "Use a GPU, a driver, or on a virtual GPU a profile, that supports the call",
 }
 
 

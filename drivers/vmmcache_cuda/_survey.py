@@ -73,7 +73,7 @@ class _Survey:
 
     def _load(self) -> str:
         self._library = _library.load()
-        return _library.loaded_from() or _library.LIBRARY
+        return _library.LIBRARY
 
     def _entry_points(self) -> str:
         missing = [name for name in ENTRY_POINTS if not hasattr(self._library, name)]

@@ -70,7 +70,7 @@ class _Survey:
 
     def _load(self) -> str:
         self._library = _library.load()
-        return _library.loaded_from() or "libamdhip64"
+        return Path(_library.loaded_from() or "libamdhip64.so").name
 
     def _entry_points(self) -> str:
         missing = [name for name in ENTRY_POINTS if not hasattr(self._library, name)]

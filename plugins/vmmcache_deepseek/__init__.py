@@ -1,8 +1,8 @@
 """Warm-up constraint of the DeepSeek V4 kind: one longest decode beside short requests.
 
-Warm-up of such a model runs decode batches with one request at its full length and every other one as short as a decode
-step allows. A cache that cannot hold this batch skips graphs. The constraint stands in a plug-in and not in the planner:
-as a floor for every model it would reserve memory for lengths that most engines never serve together.
+Warm-up of such a model runs decode batches with one request at its full length and every other one as short as a
+decode step allows. A cache that cannot hold this batch skips graphs. The constraint stands in a plug-in and not in the
+planner: as a floor for every model it would reserve memory for lengths that most engines never serve together.
 """
 
 from __future__ import annotations

@@ -120,8 +120,6 @@ def folder_of(product: str) -> Path:
             objects = _compile(Path(scratch))
             made = Path(scratch) / "made"
             for name, wanted in PRODUCTS.items():
-                if wanted.front not in objects:
-                    continue
                 parts = objects["decoy"] if wanted.front == "decoy" else objects["core"] + objects[wanted.front]
                 _link(wanted, made / name / "lib", parts)
             try:

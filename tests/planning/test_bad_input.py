@@ -28,7 +28,7 @@ WRONG: list[tuple[str, Callable[..., object], Any]] = [
     ("buffers[1]", lambda value: Attention([*KEY, value]), [("value", 64), None]),
     ("buffers", Ssm, [[], [*KEY, *KEY]]),
     ("window", lambda value: Attention(KEY, value), [0, -1, 8.0, NAN, True, HUGE]),
-    ("sink_tokens", lambda value: Attention(KEY, 8, value), [-1, 1.5, NAN, None, HUGE]),
+    ("sink_tokens", lambda value: Attention(KEY, 8, value), [-1, 1.5, NAN, "4", HUGE]),
     ("sink_tokens", lambda value: Attention(KEY, None, value), [1]),
     ("count", lambda value: Attention(KEY, count=value), [0, -1, 1.0, True, 2**31]),
     ("count", lambda value: Ssm(KEY, count=value), [0, 2**31]),

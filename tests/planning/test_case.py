@@ -190,6 +190,12 @@ def test_a_wrong_value_is_refused_by_its_place(path: str, value: object, field: 
     assert error.value.field == field
 
 
+def test_remarks_are_left_alone() -> None:
+    remarked = changed("layers.0.comment", "six of them")
+    remarked |= {"about": "an example", "_source": "by hand"}
+    assert read_case(remarked) == read_case(CASE)
+
+
 def test_cases_and_configs_are_told_apart() -> None:
     assert is_case(CASE)
     assert is_case({"layers": []})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
 from types import FrameType
 
@@ -85,6 +86,22 @@ def test_effort_with_separate_equal_requests_grows_by_little_more_than_counting_
     together = calls(lambda: plan(layout, QUOTA, GRANULE, constraints=[context, decode]))
     apart = calls(lambda: plan(layout, QUOTA, GRANULE, constraints=[context, separate]))
     assert apart - together < 2 * 1023  # each is looked at when the resolved batch is written, and no more
+
+
+def test_memory_does_not_grow_with_candidates_or_copies() -> None:
+    layout = nine_layout()
+
+    def peak(capacity: int, count: int) -> int:
+        constraints = [Batch([Request(capacity, capacity - 4, FIT), Request(4, 0, count=count)])]
+        tracemalloc.start()
+        try:
+            plan(layout, QUOTA, GRANULE, constraints=constraints)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1 << 20, 1)  # caches of the interpreter are filled
+    assert peak(1 << 45, 1023) < peak(1 << 20, 1) + 4096
 
 
 def test_a_fit_takes_as_many_probes_as_the_capacity_has_bits() -> None:

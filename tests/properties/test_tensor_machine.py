@@ -49,7 +49,7 @@ def test_the_machine_finds_nothing(
     machine: type[TensorMachine], monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     # Less than the largest tensor drawn, so that memory runs out by itself, too.
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "24MiB")
+    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
     run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40, derandomize=True))
     record_property("counted: steps of the stateful machine", machine.steps)
     record_property("counted: injected faults", machine.injected)

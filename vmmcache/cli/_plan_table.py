@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from vmmcache.cli._plan_subject import Subject
@@ -16,7 +17,7 @@ __all__ = ["group_name", "show"]
 def show(subject: Subject, planned: Plan, larger: Plan | None) -> None:
     """Print what a plan gives, what binds, and what the larger one would give."""
     console = Console(highlight=False)
-    console.print(f"[bold]{subject.title}[/]", soft_wrap=True)
+    console.print(f"[bold]{escape(subject.title)}[/]", soft_wrap=True)
     for fact in subject.facts:
         console.print(f"  {fact}", style="dim", soft_wrap=True)
     console.print()

@@ -9,11 +9,12 @@ import click
 
 from vmmcache import models
 from vmmcache.cli._output import EXIT_NO, emit_json, error_object, json_option
-from vmmcache.errors import ConfigError, DriverUnavailable, VmmCacheError
+from vmmcache.errors import DriverUnavailable, VmmCacheError
 from vmmcache.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     from vmmcache.demo.life import Life
 
@@ -44,22 +45,22 @@ def command(device: str | None, model: str, tokens: int, as_json: bool) -> int:
     it in seconds. The exit status is 0 if everything held, 1 if not.
     """
     name, config = models.find(model)
-    life = _prepare(name, config, device, tokens)
-    try:
-        _run(life)
-    except ConfigError:
-        raise
-    except VmmCacheError as error:
-        if not as_json:
-            _print(life.report.to_dict())
-            raise
-        emit_json(life.report.to_dict() | error_object(error))
-        return EXIT_NO
+    failure: VmmCacheError | None = None
+    with _progress() as progress:
+        task = progress.add_task("choose a device", total=None)
+        life = _prepare(name, config, device, tokens)
+        try:
+            for moment in life.live():
+                progress.update(task, description=moment.stage, completed=moment.done, total=moment.total)
+        except VmmCacheError as error:
+            failure = error
     report = life.report.to_dict()
     if as_json:
-        emit_json(report)
+        emit_json(report if failure is None else report | error_object(failure))
     else:
         _print(report)
+        if failure is not None:
+            raise failure
     return 0 if report["ok"] else EXIT_NO
 
 
@@ -79,16 +80,13 @@ def _prepare(name: str, config: dict[str, Any], device: str | None, tokens: int)
     return Life(name, config, choose(device), tokens=tokens)
 
 
-def _run(life: Life) -> None:
+def _progress() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     # On standard error, and on a terminal only: standard output belongs to the report.
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("reserve", total=None)
-        for moment in life.live():
-            progress.update(task, description=moment.stage, completed=moment.done, total=moment.total)
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -107,7 +105,7 @@ def _print_setting(console: Console, report: dict[str, Any]) -> None:
 
     driver, model, layout, work = (report[section] for section in ("driver", "model", "layout", "workload"))
     sliding = f", {model['sliding_layers']} with a sliding window" if model["sliding_layers"] else ""
-    heads = f"{model['heads']} heads over {model['kv_heads']} key-value heads of {model['head_dim']}"
+    heads = f"{model['heads']} query heads, {model['kv_heads']} for keys and values, of {model['head_dim']} elements"
     cut = ", ".join(
         f"{field} {width['model']} -> {width['run']}"
         for field, width in model["trimmed"].items()

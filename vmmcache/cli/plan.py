@@ -83,11 +83,20 @@ def _report(subject: Subject, planned: Plan) -> dict[str, Any]:
     if planned.quota is None:
         report["min_nbytes"] = planned.min_nbytes
         return report
-    report["capacity"] = subject.capacity(planned)._asdict()
+    report["capacity"] = _capacity(subject, planned)
     larger = one_more_gib(subject, planned)
     if larger is not None:
-        report["one_more_gib"] = subject.capacity(larger)._asdict()
+        report["one_more_gib"] = _capacity(subject, larger)
     return report
+
+
+def _capacity(subject: Subject, planned: Plan) -> dict[str, int]:
+    figures = subject.capacity(planned)._asdict()
+    if subject.length is None:
+        # A case has its own workload; requests of some other length are not what was asked for.
+        for name in ("length", "requests", "exhausted"):
+            del figures[name]
+    return figures
 
 
 def _draw(path: Path, subject: Subject, planned: Plan) -> None:

@@ -44,33 +44,32 @@ def command(name: str | None, index: int | None, as_json: bool) -> int:
 
 def _print(report: dict[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    # Names, paths and reasons are strangers' text, and may have brackets of their own.
     console = Console(highlight=False)
     for entry in report["drivers"]:
         color = {"ok": "green", "unavailable": "yellow", "broken": "red"}[entry["status"]]
-        console.print(f"[bold]{entry['name']}[/] [{color}]{entry['status']}[/]  [dim]{entry['origin']}[/]")
-        if entry["library"]["version"]:
-            console.print(
-                f"  library  {entry['library']['version']}  {entry['library']['path'] or ''}".rstrip(), soft_wrap=True
-            )
+        name, origin = escape(entry["name"]), escape(entry["origin"])
+        console.print(f"[bold]{name}[/] [{color}]{entry['status']}[/]  [dim]{origin}[/]")
+        if library := "  ".join(filter(None, (entry["library"]["version"], entry["library"]["path"]))):
+            console.print(f"  library  {library}", soft_wrap=True, markup=False)
         if entry["reason"]:
             console.print(f"  why      {entry['reason']}\n  cure     {entry['cure']}", soft_wrap=True, markup=False)
         for device in entry["devices"]:
-            table = Table(title=_title(device), title_justify="left", title_style="", box=None, padding=(0, 1))
-            for header in ("step", "", "found", "ms"):
-                table.add_column(
-                    header, justify="right" if header == "ms" else "left", style="dim" if header == "ms" else ""
-                )
+            table = Table(title=escape(_title(device)), title_justify="left", title_style="", box=None, padding=(0, 1))
+            for header in ("step", "", "found"):
+                table.add_column(header, overflow="fold")
+            table.add_column("ms", justify="right", style="dim")
             for step in (*entry["steps"], *device["steps"]):
-                found = step["detail"] if step["ok"] else f"{step['reason']}. {step['cure']}"
-                table.add_row(
-                    step["name"], "[green]yes[/]" if step["ok"] else "[yellow]no[/]", found, f"{step['ms']:.2f}"
-                )
+                found = step["detail"] or "" if step["ok"] else f"{step['reason']}. {step['cure']}"
+                mark = "[green]yes[/]" if step["ok"] else "[yellow]no[/]"
+                table.add_row(escape(step["name"]), mark, escape(found), f"{step['ms']:.2f}")
             console.print(table)
         console.print()
     kind = "an accelerator" if report["accelerator"] else "no accelerator"
-    console.print(f"selected: [bold]{report['selected'] or 'nothing'}[/] ({kind})")
+    console.print(f"selected: [bold]{escape(report['selected'] or 'nothing')}[/] ({kind})")
 
 
 def _title(device: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Plan cases: a layout, a workload and a quota as JSON, and the answer as JSON.
 
-The names are those that the command line documents. Every key is known or refused: a misspelt key that is silently left
-out is a plan for another workload.
+The names are those that the command line documents. A key is known, or a remark, or refused: a misspelt key that is
+silently left out is a plan for another workload.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ __all__ = ["answer", "batch_as_dict", "is_case", "read_case"]
 
 SWITCHES = ("sustained", "token_exact", "allow_growth")
 OPTIONS = ("quota", "granule", "max_util_for_resume", "scratch_rewind", "pool_ratio", "arrangement", *SWITCHES)
+# Keys that anything may have, for whoever reads the file.
+REMARKS = ("about", "comment", "description", "name", "schema")
 # Called otherwise in Python, where the length of a block is not in doubt.
 JSON_NAMES = {"nbytes": "bytes_per_block"}
 
@@ -142,7 +144,8 @@ def _batch(where: str, content: object) -> Batch:
         known = ("capacity", "history_length", "policy", "count")
         request = _fields(inside, entry, required=("capacity",), known=known)
         with _within(inside):
-            requests.append(Request(**{name: value for name, value in request.items() if value is not None}))
+            given = {name: request[name] for name in known if request.get(name) is not None}
+            requests.append(Request(**given))
     with _within(where):
         return Batch(requests, fields.get("system_prompt_length") or 0)
 
@@ -152,7 +155,7 @@ def _fields(where: str, content: object, *, required: Sequence[str], known: Sequ
         raise ConfigError(where or "case", content, "must be a JSON object")
     prefix = f"{where}." if where else ""
     for name in content:
-        if name not in known:
+        if name not in known and name not in REMARKS and not str(name).startswith("_"):
             raise ConfigError(f"{prefix}{name}", content[name], "unknown; known here are " + ", ".join(known))
     for name in required:
         if content.get(name) is None:

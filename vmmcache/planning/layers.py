@@ -89,14 +89,14 @@ class Attention(_AttentionFields):
         cls,
         buffers: Iterable[Buffer],
         window: int | None = None,
-        sink_tokens: int = 0,
+        sink_tokens: int | None = 0,
         name: str | None = None,
         count: int = 1,
     ) -> Attention:
         """Check, and freeze."""
         if window is not None:
             window = as_size("window", window, minimum=1, unit="tokens")
-        sink_tokens = as_size("sink_tokens", sink_tokens, unit="tokens")
+        sink_tokens = 0 if sink_tokens is None else as_size("sink_tokens", sink_tokens, unit="tokens")
         if sink_tokens and window is None:
             raise ConfigError("sink_tokens", sink_tokens, "sinks belong to a window: full attention sees every token")
         count = as_size("count", count, minimum=1, maximum=MAX_SLOTS, unit="layers")

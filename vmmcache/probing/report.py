@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +10,7 @@ from typing import Any, Final
 
 from vmmcache.errors import ConfigError, DriverUnavailable
 from vmmcache.plugins.host import BrokenDriver, FoundDriver, drivers, find_driver, split_device
+from vmmcache.probing.process import ProbeProcess
 from vmmcache.spec import ProbeReport, Step
 
 __all__ = ["Choice", "best_device", "probe", "probe_all", "vmm_unavailable_reason"]
@@ -100,7 +97,7 @@ def probe_all(only: str | None = None) -> dict[str, Any]:
 def _ask(known: Mapping[str, FoundDriver | BrokenDriver]) -> list[dict[str, Any]]:
     """Entries of the report, one for each driver, in their order."""
     timeout_s = _timeout()
-    children = {key: _start(key) for key, record in known.items() if isinstance(record, FoundDriver)}
+    children = {key: ProbeProcess(key) for key, record in known.items() if isinstance(record, FoundDriver)}
     deadline = time.monotonic() + timeout_s
     return [
         _finish(record, children[key], deadline, timeout_s)
@@ -110,43 +107,17 @@ def _ask(known: Mapping[str, FoundDriver | BrokenDriver]) -> list[dict[str, Any]
     ]
 
 
-def _start(name: str) -> subprocess.Popen[str]:
-    # -P and our own search path: the child sees the plug-ins that we see, and the folder it stands in is none of them.
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "vmmcache.probing.child", name],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-
-
-def _finish(record: FoundDriver, child: subprocess.Popen[str], deadline: float, timeout_s: float) -> dict[str, Any]:
+def _finish(record: FoundDriver, child: ProbeProcess, deadline: float, timeout_s: float) -> dict[str, Any]:
     try:
-        out, err = child.communicate(timeout=max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
-        reason = f"the probe gave no answer within {timeout_s:g} s; the vendor's library, or the device, hangs"
-        return _entry(
-            record, "unavailable", reason, f"Look at the device's kernel log, or give it longer with {TIMEOUT}"
-        )
-    if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
-        reason = f"the probe died of {name}; the vendor's library crashes"
-        return _entry(record, "unavailable", reason, "Reinstall or update the vendor's driver, or the plug-in")
-    if child.returncode:
-        last = (err.strip().splitlines() or ["no message"])[-1]
-        return _entry(record, "unavailable", f"the probe failed: {last}", "Report this to the author of the plug-in")
-    answer: dict[str, Any] = json.loads(out)
+        answer = child.finish(deadline, timeout_s, TIMEOUT)
+    except DriverUnavailable as error:
+        return _entry(record, "unavailable", error.reason, error.cure)
     if any(device["vmm"] for device in answer["devices"]):
         return _entry(record, "ok", None, None) | answer
     no = next((part for part in (*answer["steps"], *answer["devices"]) if part["reason"]), None)
-    reason, cure = (
-        (no["reason"], no["cure"]) if no else ("the library finds no device", "Check that one is visible here")
-    )
-    return _entry(record, "unavailable", reason, cure) | answer
+    if no is None:
+        no = {"reason": "the library finds no device", "cure": "Check that one is visible here"}
+    return _entry(record, "unavailable", no["reason"], no["cure"]) | answer
 
 
 def _entry(record: FoundDriver | BrokenDriver, status: str, reason: str | None, cure: str | None) -> dict[str, Any]:

@@ -23,6 +23,8 @@ class Model:
         Bytes of each segment that are there, or will be again after sleep.
     state : str
         ``"reserved"``, ``"committed"``, ``"asleep"`` or ``"closed"``.
+    asleep : list of set of int
+        Granules of each allocation that waking up will bring back.
     """
 
     def __init__(self, sizes: Sequence[int], granule: int) -> None:
@@ -31,6 +33,8 @@ class Model:
         self.granule: Final = granule
         self.committed = [0] * len(sizes)
         self.state = "reserved"
+        self.asleep: list[set[int]] = []
+        self._backup = False
         self._written: list[dict[int, int]] = [{} for _ in sizes]
         self._probes: list[set[int]] = [set() for _ in sizes]
         for index, size in enumerate(sizes):
@@ -72,6 +76,21 @@ class Model:
     def forget(self, index: int) -> None:
         """The contents of a segment are gone: it is zero."""
         self._written[index].clear()
+
+    def sleep(self, mapped: Sequence[set[int]], *, backup: bool) -> None:
+        """All memory went back. Of each allocation (its granules) that will come back which somebody sees some of."""
+        shown = set().union(*(self.granules(index, 0, nbytes) for index, nbytes in enumerate(self.visible)))
+        parts = [granules & shown for granules in mapped]
+        self.asleep = [set(range(min(part), max(part) + 1)) for part in parts if part]
+        self._backup = backup
+        self.state = "asleep"
+
+    def wake(self) -> None:
+        """It is back: as it was if there was a backup, else zero."""
+        self.state = "committed"
+        if not self._backup:
+            for written in self._written:
+                written.clear()
 
     def _watch(self, index: int, border: int) -> None:
         near = (border - 2, border - 1, border, border + 1)

@@ -26,13 +26,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from vmmcache.connectors.leases import RegistrationLease
 from vmmcache.driver import VmmDriver
-from vmmcache.errors import ConfigError, DriverError, LeaseError, OutOfDeviceMemory, StateError
+from vmmcache.errors import ConfigError, DriverError, LeaseError, StateError
 from vmmcache.memory.descriptors import RegistrableSegment
 from vmmcache.memory.states import TRANSITIONS, Event, State
 from vmmcache.testing import checks
 from vmmcache.testing.model import Model
 from vmmcache.testing.recording import RecordingDriver
 from vmmcache.testing.strategies import Configuration, FaultPlan, configurations, fault_plans, sizes_to_commit
+from vmmcache.testing.witness import Witness
 
 __all__ = ["TensorMachine"]
 
@@ -95,9 +96,8 @@ class TensorMachine(RuleBasedStateMachine):
         self._descriptors = _open_descriptors()
         self._alive: list[object] = []
         self._leases: list[_Held] = []
+        self._owners = 0
         self._known: list[RegistrableSegment] = []
-        self._backup = False
-        self._before_sleep: list[set[int]] = []
 
     # A tensor's life ------------------------------------------------------------------------------------------------
 
@@ -114,27 +114,19 @@ class TensorMachine(RuleBasedStateMachine):
 
     @rule(configuration=_CONFIGURATION, revoke=st.booleans(), plan=_PLAN)
     def close_and_make_another(self, configuration: Configuration, revoke: bool, plan: FaultPlan) -> None:
-        """Close, from any state; if that is refused, once more; then a new tensor on the same driver."""
-        before = self.driver.mapped_bytes
+        """Close, from any state; then, unless that was refused, a new tensor on the same driver."""
         blockers = [] if self._alive else self._blockers(None, revoke=revoke)
+        witness = self._witness()
         error = self._attempt(lambda: self.tensor.close(revoke=revoke), plan)
         if self._alive:
             assert isinstance(error, StateError)
             assert f"{len(self._alive)} live views" in str(error)
-        elif blockers:
-            self._refused_by(error, blockers)
-        else:
-            if error is not None:
-                assert isinstance(error, DriverError)
-                assert self.tensor.state in {self.model.state, "closed"}
-                if self.tensor.state == "closed":
-                    self.model.state = "closed"
-                else:
-                    assert self.driver.mapped_bytes == before
-                return
-            self.driver.check_clean()
-            self.tensor.close()
-            self.make(configuration)
+        elif not self._refused_by(blockers, error):
+            witness.closed(_driver_error(error))
+            if error is None:
+                self.driver.check_clean()
+                self.tensor.close()
+                self.make(configuration)
 
     def teardown(self) -> None:
         """At the end nothing is left (I3)."""
@@ -186,93 +178,30 @@ class TensorMachine(RuleBasedStateMachine):
         keep: bool = False,
         revoke: bool = False,
     ) -> None:
-        model, before = self.model, tuple(self.model.committed)
-        mapped = checks.extents(self.tensor, self.driver)
         blockers = self._blockers(sizes, defragment=defragment, revoke=revoke)
+        witness = self._witness()
+        before = tuple(self.model.committed)
         error = self._attempt(
             lambda: self.tensor.commit(sizes, defragment=defragment, keep=keep, revoke=revoke), plan
         )
-        if blockers:
-            self._refused_by(error, blockers)
-            return
-        after = self.tensor.committed
-        if error is None:
-            assert after == sizes
-            self._check_commit(before, sizes, mapped, defragment=defragment)
-        else:
-            assert isinstance(error, DriverError)
-            if after != before:
-                self._check_half_done(before, sizes, after, defragment=defragment, keep=keep)
-            assert self.tensor.state in {model.state, "committed"}
-        if any(new < old for new, old in zip(after, before, strict=True)):
-            assert self.tensor.generation > self.generation
-        elif error is None and not defragment:
-            assert self.tensor.generation == self.generation
-        model.state = self.tensor.state
-        model.resize(after)
-        if defragment and not keep:
-            self._forget_exchanged(mapped, sizes, sure=error is None)
+        if not self._refused_by(blockers, error):
+            witness.committed(_driver_error(error), sizes, defragment=defragment, keep=keep)
+            if error is None and not defragment and not self.faults:
+                self._check_calls(before, sizes, witness.mapped)
 
-    def _check_commit(
-        self, before: tuple[int, ...], sizes: tuple[int, ...], mapped: list[set[int]], *, defragment: bool
-    ) -> None:
-        """What is mapped after a commit, and how many calls it took (T4, T5, T6)."""
-        now = checks.extents(self.tensor, self.driver)
-        needed = self.model.needed(sizes)
-        assert self.driver.mapped_bytes == self.tensor.physical_bytes
-        assert all(granules & set().union(*needed) for granules in now), "an allocation that nobody needs was kept"
-        if defragment:
-            assert now == needed
-        elif not self.faults:
-            backed = set().union(*mapped)
-            holes = []
-            for index, (new, old) in enumerate(zip(sizes, before, strict=True)):
-                if new > old:
-                    hole = sorted(self.model.granules(index, 0, new) - backed)
-                    backed.update(hole)
-                    holes += _runs(hole)
-            chunk = (self.configuration.chunk or 1 << 60) // self.driver.granule
-            verbs = [call.verb for call in self.driver.journal]
-            assert verbs.count("create") == verbs.count("map") == sum(-(-hole // chunk) for hole in holes)
-            assert verbs.count("grant") == len(holes)
-
-    def _check_half_done(
-        self,
-        before: tuple[int, ...],
-        sizes: tuple[int, ...],
-        after: tuple[int, ...],
-        *,
-        defragment: bool,
-        keep: bool,
-    ) -> None:
-        """What a failed commit may have done: given memory back, or exchanged some segments."""
-        refused = [call.verb for call in self.driver.journal if call.refused]
-        if after == sizes and {"unmap", "release", "free", "synchronise"} & set(refused):
-            return
-        assert defragment, f"{before} became {after} on the way to {sizes}"
-        for old, new, size in zip(before, after, sizes, strict=True):
-            if keep:
-                assert new <= old
-                assert new >= min(old, size) or len(refused) > 1, "one refused call has lost contents that were to stay"
-            else:
-                assert new in {old, size} or new <= min(old, size)
-
-    def _forget_exchanged(self, mapped: list[set[int]], sizes: tuple[int, ...], *, sure: bool) -> None:
-        """Segments whose allocation was replaced without the contents are zero; which ones, after an error, memory says."""
-        for run in self.model.needed(sizes):
-            if run in mapped:
-                continue
-            for index, size in enumerate(sizes):
-                if self.model.granules(index, 0, size) & run:
-                    exchanged = sure or (
-                        self.model.committed[index] == size
-                        and all(
-                            self.peek(self.base + self.model.starts[index] + position, 1) == b"\x00"
-                            for position, _ in self.model.expected(index)
-                        )
-                    )
-                    if exchanged:
-                        self.model.forget(index)
+    def _check_calls(self, before: tuple[int, ...], sizes: tuple[int, ...], mapped: list[set[int]]) -> None:
+        """Growth is create, map and grant for each maximal unmapped run of a segment's granules, or chunks of it (T4)."""
+        backed = set().union(*mapped)
+        holes = []
+        for index, (old, new) in enumerate(zip(before, sizes, strict=True)):
+            if new > old:
+                hole = sorted(self.model.granules(index, 0, new) - backed)
+                backed.update(hole)
+                holes += _runs(hole)
+        chunk = (self.configuration.chunk or 1 << 60) // self.driver.granule
+        verbs = [call.verb for call in self.driver.journal]
+        assert verbs.count("create") == verbs.count("map") == sum(-(-hole // chunk) for hole in holes)
+        assert verbs.count("grant") == len(holes)
 
     # Contents -------------------------------------------------------------------------------------------------------
 
@@ -320,44 +249,18 @@ class TensorMachine(RuleBasedStateMachine):
     @rule(backup=st.booleans(), revoke=st.booleans(), plan=_PLAN)
     def sleep(self, backup: bool, revoke: bool, plan: FaultPlan) -> None:
         """All memory goes back; the second time, what was refused the first time."""
-        model = self.model
-        mapped = checks.extents(self.tensor, self.driver)
-        was_asleep = model.state == "asleep"
         blockers = self._blockers(None, revoke=revoke)
+        witness = self._witness()
         error = self._attempt(lambda: self.tensor.release_physical(backup, revoke=revoke), plan)
-        if blockers:
-            self._refused_by(error, blockers)
-            return
-        if error is not None:
-            assert isinstance(error, DriverError)
-            if not was_asleep and self.tensor.state == model.state:
-                assert checks.extents(self.tensor, self.driver) == mapped
-                return
-        else:
-            assert not self.driver.order.mapped
-            assert not self.driver.order.allocations
-        if not was_asleep:
-            shown = set().union(*(model.granules(index, 0, nbytes) for index, nbytes in enumerate(model.visible)))
-            parts = [granules & shown for granules in mapped]
-            self._before_sleep = [set(range(min(part), max(part) + 1)) for part in parts if part]
-            self._backup = backup and model.state == "committed"
-            assert any(mapped) <= (self.tensor.generation > self.generation)
-        model.state = "asleep"
+        if not self._refused_by(blockers, error):
+            witness.slept(_driver_error(error), backup=backup)
 
     @precondition(_allowed(Event.WAKE))
     @rule(plan=_PLAN)
     def wake(self, plan: FaultPlan) -> None:
-        """The same allocations at the same addresses (I10), zeroed, or with the contents that were kept."""
-        model = self.model
-        error = self._attempt(self.tensor.restore, plan)
-        if error is not None:
-            assert isinstance(error, DriverError)
-            return
-        model.state = "committed"
-        assert checks.extents(self.tensor, self.driver) == self._before_sleep
-        if not self._backup:
-            for index in range(len(model.sizes)):
-                model.forget(index)
+        """The same memory at the same addresses."""
+        witness = self._witness()
+        witness.woke(_driver_error(self._attempt(self.tensor.restore, plan)))
 
     # Leases ---------------------------------------------------------------------------------------------------------
 
@@ -367,7 +270,8 @@ class TensorMachine(RuleBasedStateMachine):
         """Somebody holds what a segment has now."""
         type(self).steps += 1
         callback = {None: None, "yes": lambda lease: lease.release(), "no": _will_not}[answer]
-        owner = f"owner {len(self._leases)}"
+        self._owners += 1
+        owner = f"owner {self._owners}"
         if not self.model.visible[index]:
             with pytest.raises(StateError):
                 self.tensor.lease(index, owner, callback)
@@ -410,11 +314,13 @@ class TensorMachine(RuleBasedStateMachine):
                     self._leases.remove(held)
         return blockers
 
-    def _refused_by(self, error: Exception | None, blockers: list[_Held]) -> None:
-        """Refused before anything was touched, in the names of all who hold it (I9)."""
-        assert isinstance(error, LeaseError)
-        assert error.owners == tuple(held.lease.owner for held in blockers)
-        assert not self.driver.journal
+    def _refused_by(self, blockers: list[_Held], error: Exception | None) -> bool:
+        """Whether leases forbid it. Then it was refused before anything was touched, in the names of all owners (I9)."""
+        if blockers:
+            assert isinstance(error, LeaseError)
+            assert error.owners == tuple(held.lease.owner for held in blockers)
+            assert not self.driver.journal
+        return bool(blockers)
 
     # What is refused ------------------------------------------------------------------------------------------------
 
@@ -489,11 +395,12 @@ class TensorMachine(RuleBasedStateMachine):
             try:
                 operation()
             except (ConfigError, StateError, LeaseError, DriverError) as error:
-                if isinstance(error, DriverError):
-                    refused = any(call.refused for call in driver.journal)
-                    assert refused or isinstance(error, OutOfDeviceMemory)
+                # Without the frames that it came through: they hold what the next rules want to let go of.
                 return error.with_traceback(None)
         return None
+
+    def _witness(self) -> Witness:
+        return Witness(self.tensor, self.driver, self.model, self.peek)
 
     @contextmanager
     def _armed(self, plan: FaultPlan) -> Iterator[None]:
@@ -515,6 +422,11 @@ def _runs(granules: list[int]) -> list[int]:
         else:
             lengths.append(1)
     return lengths
+
+
+def _driver_error(error: Exception | None) -> DriverError | None:
+    assert error is None or isinstance(error, DriverError)
+    return error
 
 
 def _will_not(lease: RegistrationLease) -> None:

@@ -96,10 +96,10 @@ class FaultPlan:
 
 
 @lru_cache(8)
-def fault_plans(most_calls: int = 30) -> st.SearchStrategy[FaultPlan]:
+def fault_plans(most_calls: int = 16) -> st.SearchStrategy[FaultPlan]:
     """None, one or several calls of one operation, all of one verb, or a share of all."""
     errors = st.sampled_from([invalid_value, unknown_code, out_of_memory])
-    nth = st.lists(st.integers(1, most_calls), max_size=3).map(tuple)
+    nth = st.lists(st.integers(1, most_calls), min_size=1, max_size=3).map(tuple)
     verbs = st.sampled_from(["create", "map", "grant", "unmap", "release", "free", "zero", "copy", "synchronise"])
     return (
         st.just(FaultPlan())

@@ -64,6 +64,7 @@ int enter(const char *function, unsigned needs, const char *format, ...)
 int leave(int code)
 {
     journal_end(code);
+    front_verdict(code);
     pthread_mutex_unlock(&everything);
     return code;
 }

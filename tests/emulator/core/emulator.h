@@ -65,6 +65,7 @@ const char *plain_name(const char *function); /* without the ABI's version suffi
 /* Supplied by a front: is the library, and if CONTEXT is asked for this thread, ready? GO_ON or the vendor's code. */
 int front_ready(unsigned needs);
 int front_device(void); /* the device that this thread's work runs on */
+void front_verdict(int code); /* what the call at hand answers */
 extern const char front_vendor[];
 
 /* journal.c -------------------------------------------------------------------------------------------------------- */

@@ -150,7 +150,7 @@ EXPORT int vmmemu_journal_read(long long sequence, char *line, size_t size)
 EXPORT int vmmemu_violation_read(long long index, char *text, size_t size)
 {
     lock();
-    const bool there = index < violated && index >= violated - VIOLATIONS;
+    const bool there = index >= 0 && index < violated && index >= violated - VIOLATIONS;
     const int length = there ? snprintf(text, size, "%s", violations[index % VIOLATIONS]) : -1;
     unlock();
     return length;

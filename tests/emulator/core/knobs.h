@@ -43,12 +43,14 @@
     X(release_leaks, 0, "released memory is never given back")                                                \
     X(reserve_code, 0, "what reserving addresses answers")                                                    \
     X(reserve_bad_code, 1, "what reserving answers to wrong arguments")                                       \
+    X(reserve_ignores_alignment, 0, "the alignment asked for is not passed on")                               \
     X(reserve_aligned_code, 0, "what reserving with an alignment other than 0 answers")                       \
     /* HIP's ways */                                                                                          \
     X(access_mode, 2, "hipMemSetAccess: 0 walks mappings, 1 demands a prefix sum in map order, 2 repaired")   \
     X(map_swallows, 0, "hipMemMap answers success where it has failed")                                       \
     X(unmap_single, 0, "hipMemUnmap of several mappings answers success and does nothing")                    \
-    X(null_crashes, 0, "freeing or unmapping unknown addresses crashes")                                      \
+    X(free_crashes, 0, "freeing unknown addresses crashes")                                                   \
+    X(unmap_crashes, 0, "unmapping addresses where nothing is mapped crashes")                                      \
     X(create_on_current, 1, "hipMemCreate allocates on the current device")                                   \
     X(create_align, 2048, "size that hipMemCreate itself wants a multiple of")                                \
     X(bad_id_code, 101, "what a device id out of range answers")                                              \

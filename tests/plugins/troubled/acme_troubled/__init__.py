@@ -1,0 +1,1 @@
+"""Plug-ins that register well and misbehave when they are probed, as vendors' libraries do."""
