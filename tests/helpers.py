@@ -6,11 +6,13 @@ The drivers here are the host driver with something added, never a stand-in for 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -160,6 +162,18 @@ class GpuLikeDriver(HostDriver):
     @property
     def torch_device(self) -> str:
         return "cuda:3"
+
+
+def status_of_child(function: Callable[[], object]) -> int:
+    """Run a function in a forked child. Its exit status: 0, or minus the number of the signal that it died of."""
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.disable()  # what is expected needs no traceback
+        try:
+            function()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:

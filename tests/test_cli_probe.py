@@ -16,9 +16,7 @@ from tests.helpers import PATIENCE_S
 PLUGINS = Path(__file__).parent / "plugins"
 
 
-def vmmcache(
-    *arguments: str, plugins: tuple[str, ...] = (), **environment: str
-) -> subprocess.CompletedProcess[str]:
+def vmmcache(*arguments: str, plugins: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command with the test's plug-ins beside ours, of which only the host is left."""
     path = os.pathsep.join(str(PLUGINS / each) for each in plugins)
     return subprocess.run(

@@ -13,8 +13,13 @@ import pytest
 from vmmcache import DriverUnavailable, OutOfDeviceMemory, PlanError, open_driver
 from vmmcache.cli import main
 from vmmcache.demo import where
+from vmmcache.demo.caches import BlockLayout, FullCache, GrowingCache
+from vmmcache.demo.decoder import Decoder
 from vmmcache.demo.life import Life, Moment
+from vmmcache.demo.serving import Serving
+from vmmcache.demo.shape import read_shape
 from vmmcache.demo.where import Place, choose
+from vmmcache.demo.workload import Workload
 from vmmcache.plugins import host
 from vmmcache.probing import Choice
 from vmmcache_host._driver import HostDriver
@@ -189,6 +194,36 @@ def test_a_descriptor_left_open_is_found() -> None:
             left = os.open(os.devnull, os.O_RDONLY)
     os.close(left)
     assert failed(life.report.to_dict()) == ["close leaves nothing"]
+
+
+def test_sums_are_made_by_one_thread_and_the_callers_threads_come_back() -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = {torch.get_num_threads() for _ in tiny_life().live()}
+        after = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+    assert (seen, after) == ({1}, 2)
+
+
+@pytest.mark.parametrize("damaged", [0, 2])
+def test_a_prompt_that_gives_other_logits_again_is_found(damaged: int) -> None:
+    import torch
+
+    shape = read_shape(TINY)
+    layout = BlockLayout(shape.layers, 8, 16, shape.kv_heads, shape.head_dim, torch.bfloat16)
+    cache = GrowingCache(layout, open_driver("host"))
+    work = Workload(block_tokens=16, steps=1, prompts=(5, 20, 9), joins=(0, 0, 0))
+    serving = Serving(Decoder(shape), cache, FullCache(layout, "cpu"), work)
+    serving.admit()
+    assert cache.blocks == 4
+    assert serving.replay() is True
+    serving.prompts[damaged][1][0, 0] += 1
+    assert serving.replay() is False
+    cache.close()
 
 
 def test_what_did_not_hold_fails_its_check() -> None:

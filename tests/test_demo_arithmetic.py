@@ -141,8 +141,9 @@ def test_token_by_token_gives_the_logits_of_the_whole_prompt(model: str) -> None
         lambda shape: replace(shape, windows=(2, 2)),
         lambda shape: replace(shape, ropes=shape.ropes[::-1]),
         lambda shape: replace(shape, attention_scale=1.0),
+        lambda shape: replace(shape, eps=1.0),
     ],
-    ids=["qk_norm", "sandwich", "scaled_embedding", "activation", "windows", "ropes", "attention_scale"],
+    ids=["qk_norm", "sandwich", "scaled_embedding", "activation", "windows", "ropes", "attention_scale", "eps"],
 )
 def test_every_particularity_of_a_model_changes_its_logits(change: Callable[[DecoderShape], DecoderShape]) -> None:
     shape = read_shape(models.load("gemma-3-1b") | {"num_hidden_layers": 2, "sliding_window_pattern": 2})
@@ -153,6 +154,22 @@ def test_every_particularity_of_a_model_changes_its_logits(change: Callable[[Dec
         tokens = torch.arange(8)[None]
         logits.append(Decoder(variant, seed=6)(tokens, tokens, torch.tensor([[0, 1]]), cache))
     assert not torch.allclose(logits[0], logits[1])
+
+
+@pytest.mark.parametrize(("model", "normalised"), [("qwen3-0.6b", True), ("llama-3.1-8b", False)])
+@pytest.mark.parametrize("matrix", ["queries", "keys"])
+def test_queries_and_keys_lose_their_length_where_the_model_normalises_them(
+    model: str, normalised: bool, matrix: str
+) -> None:
+    shape = read_shape(models.load(model) | {"num_hidden_layers": 1, "rms_norm_eps": 1e-12})
+    decoder = Decoder(shape.trimmed(hidden=32, intermediate=32, vocabulary=64), seed=6)
+    tokens = torch.arange(8)[None]
+    logits = []
+    for _ in range(2):
+        cache = [torch.zeros(2, 2, BLOCK_TOKENS, shape.kv_heads, shape.head_dim)]
+        logits.append(decoder(tokens, tokens, torch.tensor([[0, 1]]), cache))
+        getattr(decoder._layers[0], matrix).mul_(3)
+    assert torch.allclose(logits[0], logits[1], atol=1e-4) is normalised
 
 
 def test_the_same_seed_gives_the_same_decoder() -> None:

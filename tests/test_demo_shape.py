@@ -7,7 +7,7 @@ import pytest
 from vmmcache import ConfigError, models
 from vmmcache.demo.rope import Llama3Scaling, Rope
 from vmmcache.demo.shape import read_shape
-from vmmcache.demo.workload import GROWTHS, choose_block_tokens, plan_workload
+from vmmcache.demo.workload import GROWTHS, Workload, choose_block_tokens, plan_workload
 
 QWEN = models.load("qwen3-0.6b")
 LLAMA = models.load("llama-3.1-8b")
@@ -158,6 +158,13 @@ def test_the_planned_work_grows_every_layer_often_enough(token_bytes: int, granu
     assert len(work.joins) == len(work.prompts) == len(work.lengths)
     assert min(work.prompts) >= 1
     assert len(set(work.prompts)) > 1
+
+
+def test_a_workload_counts_what_is_in_the_cache_after_its_last_step() -> None:
+    work = Workload(block_tokens=4, steps=3, prompts=(4, 5, 5), joins=(0, 1, 2))
+    assert work.lengths == (7, 7, 6)
+    assert work.blocks == 6
+    assert Workload(block_tokens=4, steps=5, prompts=(4,), joins=(0,)).blocks == 3
 
 
 def test_blocks_are_those_of_an_engine_unless_they_would_be_small() -> None:

@@ -38,7 +38,9 @@ ONE_OF_EACH: list[VmmCacheError] = [
     StaleSegment("changed", owners=("nixl",)),
     DriverError("refused", driver="cuda", call="cuMemMap", code=1, name="CUDA_ERROR_INVALID_VALUE"),
     DriverUnavailable("no library", cure="Install it", driver="hip", call="hipInit", code=100, name="hipErrorNoDevice"),
-    OutOfDeviceMemory("full", driver="host", call="memfd_create", requested=8, free=4, committed=2, code=12, name="ENOMEM"),
+    OutOfDeviceMemory(
+        "full", driver="host", call="memfd_create", requested=8, free=4, committed=2, code=12, name="ENOMEM"
+    ),
 ]
 
 

@@ -44,14 +44,12 @@ def book() -> LeaseBook:
 
 def test_a_lease_is_valid_until_it_is_released_once(book: LeaseBook) -> None:
     taken = lease(book, 0, 10)
-    assert taken.valid
-    assert len(book) == 1
+    assert (taken.valid, len(book)) == (True, 1)
     assert "'nixl'" in repr(taken)
     assert "valid" in repr(taken)
     taken.release()
     taken.release()
-    assert not taken.valid
-    assert len(book) == 0
+    assert (taken.valid, len(book)) == (False, 0)
     assert "released" in repr(taken)
 
 
@@ -119,7 +117,9 @@ spans = st.tuples(st.integers(0, 200), st.integers(1, 60)).map(lambda pair: (pai
 
 
 @given(st.lists(spans, max_size=8), st.lists(spans, max_size=8))
-def test_touching_finds_what_looking_at_every_pair_finds(held: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
+def test_touching_finds_what_looking_at_every_pair_finds(
+    held: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
     """Ranges may overlap, nest and repeat, in any order."""
     book = LeaseBook(G)
     taken = [lease(book, start, stop - start) for start, stop in held]
@@ -194,8 +194,7 @@ def test_a_callback_may_release_others_which_are_then_not_told(book: LeaseBook) 
         for other in others:
             other.release()
 
-    for owner in "ab":
-        others.append(lease(book, 0, 16, owner, on_revoke=let_go_of_all))
+    others += [lease(book, 0, 16, owner, on_revoke=let_go_of_all) for owner in "ab"]
     book.revoke([(0, 16)])
     assert told == ["a"]
     assert len(book) == 0

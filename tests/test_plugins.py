@@ -90,7 +90,7 @@ def test_a_name_of_ours_cannot_be_taken() -> None:
 @pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("name", BROKEN)
 def test_asking_for_a_broken_driver_says_why_and_what_to_do(name: str) -> None:
-    with pytest.raises(DriverUnavailable, match="the plug-in of acme-broken 1.0 is broken") as caught:
+    with pytest.raises(DriverUnavailable, match=r"the plug-in of acme-broken 1\.0 is broken") as caught:
         ExtensibleTensor(1 << 30, device=f"{name}:0")
     assert BROKEN[name] in caught.value.reason
     assert caught.value.driver == name

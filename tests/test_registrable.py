@@ -1,4 +1,4 @@
-"""registrable(): what a connector is told. Exact, backed, whole allocations named, stale ones found out (C1, C2, C4)."""
+"""registrable(): what a connector is told. Exact, backed, each in its allocation, stale ones found (C1, C2, C4)."""
 
 from __future__ import annotations
 

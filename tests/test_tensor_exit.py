@@ -56,7 +56,7 @@ del view
     "the tensor asleep": "tensor.release_physical(backup=True)",
     "the tensor closed": "del view; tensor.close()",
     "the tensor collected": "del tensor; gc.collect()",
-    "the tensor collected, and the view dies at exit in another module": "sys.view = view; del tensor, view; gc.collect()",
+    "the tensor collected, and the view in another module": "sys.view = view; del tensor, view; gc.collect()",
     "a view that autograd's graph holds": "loss = (view[:4].requires_grad_() ** 2).exp().sum(); del view",
     "a view that a numpy array holds": "array = view.numpy(); del view, tensor",
     "a refused view whose error is kept": """

@@ -168,7 +168,7 @@ def test_a_tensor_that_was_closed_gives_everything_back_and_allows_nothing(drive
         tensor.registrable,
         lambda: tensor.lease(0, owner="nixl"),
     ):
-        with pytest.raises(StateError, match="closed.*make a new one") as caught:
+        with pytest.raises(StateError, match=r"closed.*make a new one") as caught:
             call()
         assert caught.value.state == "closed"
     assert driver.names() == []
@@ -177,8 +177,7 @@ def test_a_tensor_that_was_closed_gives_everything_back_and_allows_nothing(drive
 def test_a_tensor_says_in_one_line_what_it_has(driver: JournalDriver) -> None:
     tensor = ExtensibleTensor(1 << 30, driver, segments=2)
     tensor.commit(5)
-    assert repr(tensor) == (
-        f"<ExtensibleTensor on host, 10 of 1073741824 bytes committed in 2 segments at {tensor.base_address:#x}, committed>"
-    )
+    numbers = "10 of 1073741824 bytes committed in 2 segments"
+    assert repr(tensor) == f"<ExtensibleTensor on host, {numbers} at {tensor.base_address:#x}, committed>"
     tensor.close()
     assert repr(tensor).endswith("closed>")

@@ -49,19 +49,23 @@ def test_a_capacity_beyond_every_address_space_is_refused(driver: JournalDriver,
 
 @pytest.mark.parametrize("segments", [0, -1, 3, [], [5], [16 << 21, 0], [float("nan")], "16", *NO_COUNTS], ids=repr)
 def test_segments_are_a_count_or_sizes_that_sum_to_the_capacity(driver: JournalDriver, segments: Any) -> None:
-    with pytest.raises(ConfigError, match="segments|capacity"):
+    with pytest.raises(ConfigError, match=r"segments|capacity"):
         ExtensibleTensor(16 * driver.granule, driver, segments=segments)
     assert accounts(driver) == Accounts()
 
 
-@pytest.mark.parametrize("chunk", [0, -1, 1, (2 << 20) - 1, *(each for each in NO_COUNTS if each is not None)], ids=repr)
+@pytest.mark.parametrize(
+    "chunk", [0, -1, 1, (2 << 20) - 1, *(each for each in NO_COUNTS if each is not None)], ids=repr
+)
 def test_a_chunk_is_at_least_a_granule(driver: JournalDriver, chunk: Any) -> None:
     with pytest.raises(ConfigError, match=r"^chunk="):
         ExtensibleTensor(16 * driver.granule, driver, chunk=chunk)
     assert accounts(driver) == Accounts()
 
 
-@pytest.mark.parametrize("device", ["", ":0", "host:", "host:x", "host:-1", "host:0:1", "host:1.5", 0, None, b"host"], ids=repr)
+@pytest.mark.parametrize(
+    "device", ["", ":0", "host:", "host:x", "host:-1", "host:0:1", "host:1.5", 0, None, b"host"], ids=repr
+)
 def test_a_device_is_a_name_and_perhaps_an_index(device: Any) -> None:
     with pytest.raises(ConfigError, match=r"^device=.*\"cuda:0\""):
         ExtensibleTensor(1 << 30, device=device)
@@ -98,7 +102,9 @@ BAD_TARGETS: list[Any] = [
 
 
 @pytest.mark.parametrize("nbytes", BAD_TARGETS, ids=repr)
-@pytest.mark.parametrize("options", [{}, {"defragment": True}, {"defragment": True, "keep": True}, {"revoke": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"defragment": True}, {"defragment": True, "keep": True}, {"revoke": True}], ids=str
+)
 def test_a_size_that_no_segment_can_have_is_refused_before_anything_is_touched(
     driver: JournalDriver, tensor: ExtensibleTensor, nbytes: Any, options: dict[str, bool]
 ) -> None:
@@ -116,7 +122,8 @@ def test_a_size_that_no_segment_can_have_is_refused_before_anything_is_touched(
 def test_the_largest_and_the_smallest_sizes_are_fine(tensor: ExtensibleTensor) -> None:
     tensor.commit(8 * tensor.granule)
     assert tensor.committed_bytes == tensor.capacity
-    tensor.commit((0, np.int64(8 * tensor.granule)))
+    sizes: Any = (0, np.int64(8 * tensor.granule))
+    tensor.commit(sizes)
     assert tensor.committed == (0, 8 * tensor.granule)
     tensor.commit(0)
     tensor.close()

@@ -94,9 +94,7 @@ def test_every_element_of_every_layer_is_found_where_the_layout_puts_it(driver: 
         for number, layer in enumerate(layers)
         for index in itertools.product(*(range(SIZES[dimension]) for dimension in LOGICAL))
     }
-    assert found == {
-        (layer, b, h, n, c): place(layout, L=layer, B=b, H=h, N=n, C=c) for layer, b, h, n, c in found
-    }
+    assert found == {(layer, b, h, n, c): place(layout, L=layer, B=b, H=h, N=n, C=c) for layer, b, h, n, c in found}
     assert sorted(found.values()) == list(range(elements(layout)))
     del layers
     tensor.close()

@@ -48,7 +48,7 @@ def test_nothing_can_be_leased_where_nothing_is_committed(driver: JournalDriver,
         tensor.release_physical()
     if state == "closed":
         tensor.close()
-    with pytest.raises(StateError, match="nothing committed|does not allow lease") as caught:
+    with pytest.raises(StateError, match=r"nothing committed|does not allow lease") as caught:
         tensor.lease(0, owner="nixl")
     assert caught.value.event == "lease"
     tensor.close()
@@ -190,11 +190,12 @@ def test_an_owner_that_does_not_let_go_is_respected(tensor: ExtensibleTensor, po
 
     lease = tensor.lease(1, owner="mooncake", on_revoke=refuse if polite else None)
     before = tensor.allocations, tensor.committed, tensor.generation
-    for call in (
+    calls: list[Callable[[], None]] = [
         lambda: tensor.commit(0, revoke=True),
         lambda: tensor.release_physical(revoke=True),
         lambda: tensor.close(revoke=True),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(LeaseError, match="mooncake") as caught:
             call()
         assert caught.value.owners == ("mooncake",)

@@ -22,9 +22,7 @@ def grown(driver: JournalDriver, *sizes: int, segments: int = 1, chunk: int | No
     return tensor
 
 
-@pytest.mark.parametrize(
-    ("keep_granules", "left"), [(8, 8), (7, 8), (5, 8), (4, 4), (3, 4), (2, 2), (1, 2), (0, 0)]
-)
+@pytest.mark.parametrize(("keep_granules", "left"), [(8, 8), (7, 8), (5, 8), (4, 4), (3, 4), (2, 2), (1, 2), (0, 0)])
 def test_what_lies_wholly_beyond_the_cut_goes_back(driver: JournalDriver, keep_granules: int, left: int) -> None:
     """T5: grown in steps to 2, 4 and 8 granules, so there are three allocations."""
     tensor = grown(driver, 2, 4, 8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -188,7 +190,8 @@ def test_a_device_that_this_torch_has_not_is_a_reason_and_leaves_no_view() -> No
     driver = GpuLikeDriver()
     tensor = ExtensibleTensor(8 * driver.granule, driver)
     tensor.commit(100)
-    for make in (tensor.view, lambda: tensor.segment_view(0)):
+    views: list[Callable[[], object]] = [tensor.view, lambda: tensor.segment_view(0)]
+    for make in views:
         with pytest.raises(DriverUnavailable, match="this torch cannot") as caught:
             make()
         assert "build of torch" in caught.value.cure

@@ -196,7 +196,10 @@ def test_zeroing_is_one_call_a_run_and_one_wait_and_none_where_fresh_memory_is_z
         tensor.commit(2 * driver.granule - 5)
         driver.calls.clear()
         tensor.commit(4 * driver.granule)
-        assert [call for call in driver.calls if call[0] in ("zero", "synchronise")] == [("zero", 5), ("synchronise", 0)]
+        assert [call for call in driver.calls if call[0] in ("zero", "synchronise")] == [
+            ("zero", 5),
+            ("synchronise", 0),
+        ]
 
 
 def test_the_dirty_driver_is_dirty() -> None:

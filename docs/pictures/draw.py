@@ -93,8 +93,7 @@ def _row(tensor: ExtensibleTensor, code: str, place: int) -> Iterator[str]:
         yield f'<line x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{top + _HIGH + 4}" stroke="{INK}" stroke-width="2"/>'
     committed, mapped = format_bytes(tensor.committed_bytes), format_bytes(tensor.physical_bytes)
     yield _text(_LEFT + _BAR + 16, top + 7, f"{committed} committed, {mapped} mapped", size=12)
-    count = f"{len(tensor.allocations)} allocations, generation {tensor.generation}"
-    yield _text(_LEFT + _BAR + 16, top + 22, count, size=12, colour=MUTED)
+    yield _text(_LEFT + _BAR + 16, top + 22, f"{len(tensor.allocations)} allocations", size=12, colour=MUTED)
 
 
 def _legend(top: float, granule: int) -> Iterator[str]:
@@ -106,7 +105,7 @@ def _legend(top: float, granule: int) -> Iterator[str]:
     ):
         yield _box(x, top - 9, 14, 10, fill, LINE if fill == RESERVED else INK)
         yield _text(x + 20, top, label, size=12, colour=MUTED)
-        x += 50 + 6.6 * len(label)
+        x += 40 + 6.4 * len(label)
     yield f'<line x1="{x}" y1="{top - 11}" x2="{x}" y2="{top + 3}" stroke="{INK}" stroke-width="2"/>'
     yield _text(x + 8, top, "border of segments", size=12, colour=MUTED)
 

@@ -80,7 +80,7 @@ def sources(*folders: str) -> list[Path]:
 def _key() -> str:
     state = hashlib.sha256(repr((FLAGS, PRODUCTS)).encode())
     state.update(subprocess.run([compiler(), "--version"], capture_output=True, check=True).stdout)
-    for path in sources("core", "cuda", "hip", "decoy"):
+    for path in sources("core", "cuda", "hip", "decoy", "loop"):
         state.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes())
     return state.hexdigest()[:16]
 
@@ -110,8 +110,8 @@ def _link(product: Product, folder: Path, objects: Sequence[Path]) -> None:
 
 
 @cache
-def folder_of(product: str) -> Path:
-    """The folder of one of PRODUCTS, built if need be; the library is in its ``lib``."""
+def _home() -> Path:
+    """Where everything is, built if need be."""
     home = BUILT / _key()
     if not home.is_dir():
         BUILT.mkdir(parents=True, exist_ok=True)
@@ -122,12 +122,31 @@ def folder_of(product: str) -> Path:
             for name, wanted in PRODUCTS.items():
                 parts = objects["decoy"] if wanted.front == "decoy" else objects["core"] + objects[wanted.front]
                 _link(wanted, made / name / "lib", parts)
+            run(
+                compiler(),
+                *FLAGS,
+                "-Wno-strict-prototypes",
+                SOURCES / "loop" / "growth.c",
+                "-ldl",
+                "-o",
+                made / "growth",
+            )
             try:
                 made.rename(home)
             except OSError:
                 if not home.is_dir():
                     raise
-    return home / product
+    return home
+
+
+def folder_of(product: str) -> Path:
+    """The folder of one of PRODUCTS; the library is in its ``lib``."""
+    return _home() / product
+
+
+def growth_loop() -> Path:
+    """A program that times bare VMM calls: ``growth LIBRARY cu|hip ROUNDS GRANULES`` prints nanoseconds per call."""
+    return _home() / "growth"
 
 
 def library(product: str) -> Path:

@@ -60,7 +60,17 @@ def run_tests(
     """
     report = folder / f"{emulator.profile}-{emulator.vendor}.xml"
     child = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *options, *map(str, tests)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+            *options,
+            *map(str, tests),
+        ],
         env=emulator.environment,
         cwd=ROOT,
         capture_output=True,

@@ -116,9 +116,7 @@ class Emulator:
         """The whole environment of a child."""
         return {**os.environ, **self.env}
 
-    def run(
-        self, script: str, *arguments: str, timeout: float = 60.0, **env: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, *arguments: str, timeout: float = 60.0, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python code in a child that finds this library."""
         return subprocess.run(
             [sys.executable, "-c", script, *arguments],

@@ -88,6 +88,11 @@ class Library:
         value = ctypes.c_uint64()
         return self(name, ctypes.byref(value), *arguments), value.value
 
+    def get_last(self, name: str, *arguments: object) -> tuple[int, int]:
+        """Call an entry point whose last argument is where a number goes; code and number."""
+        value = ctypes.c_uint64()
+        return self(name, *arguments, ctypes.byref(value)), value.value
+
     def start(self) -> Library:
         """Be ready for device work in this thread: CUDA wants cuInit and a context."""
         if self.prefix == "cu":

@@ -1,4 +1,4 @@
-"""Initialisation, entry points and contexts of the CUDA front. [T] was seen with a real libcuda (535, no kernel module)."""
+"""Initialisation, entry points and contexts of the CUDA front. [T]: seen with a real libcuda (535, no module)."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def test_entry_points_are_found_by_name_and_version(
 ) -> None:
     """[T]: 0 with NULL for what it does not know; 1 unknown, 2 too old a version; a suffixed name is unknown."""
     pointer, answer = ctypes.c_void_p(), ctypes.c_int(-1)
-    code = cuda(
-        "cuGetProcAddress_v2", name.encode(), ctypes.byref(pointer), version, 0, ctypes.byref(answer)
-    )
+    code = cuda("cuGetProcAddress_v2", name.encode(), ctypes.byref(pointer), version, 0, ctypes.byref(answer))
     assert (code, bool(pointer.value), answer.value) == (0, found, status)
 
 
@@ -89,7 +87,7 @@ def test_names_of_errors(cuda: Library) -> None:
     assert cuda("cuGetErrorName", 2, ctypes.byref(text)) == 0
     assert text.value == b"CUDA_ERROR_OUT_OF_MEMORY"
     assert cuda("cuGetErrorName", 12345, ctypes.byref(text)) == 1
-    assert text.value is None
+    assert ctypes.cast(text, ctypes.c_void_p).value is None
     assert cuda("cuGetErrorString", 801, ctypes.byref(text)) == 0
     assert text.value == b"operation not supported"
 
@@ -165,7 +163,12 @@ def test_a_child_after_a_fork_is_refused(cuda: Library) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        codes = [cuda("cuCtxSynchronize"), cuda("cuInit", 0), cuda("cuMemRelease", 64), cuda("cuDriverGetVersion", buffer())]
+        codes = [
+            cuda("cuCtxSynchronize"),
+            cuda("cuInit", 0),
+            cuda("cuMemRelease", 64),
+            cuda("cuDriverGetVersion", buffer()),
+        ]
         os.write(writing, bytes(codes))
         os._exit(0)
     os.waitpid(child, 0)

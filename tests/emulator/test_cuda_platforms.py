@@ -78,7 +78,9 @@ def test_a_smaller_granularity(load: Load) -> None:
 
 
 def test_old_versions_are_told_apart(load: Load) -> None:
-    versions = {profile: load(profile).get("cuDriverGetVersion")[1] for profile in ("cuda-12.2", "cuda-12.9", "cuda-13")}
+    versions = {
+        profile: load(profile).get("cuDriverGetVersion")[1] for profile in ("cuda-12.2", "cuda-12.9", "cuda-13")
+    }
     assert versions == {"cuda-12.2": 12020, "cuda-12.9": 12090, "cuda-13": 13000}
     assert load("cuda-13", posix_fd_attr=0).start().get("cuDeviceGetAttribute", POSIX_FD_ATTRIBUTE, 0) == (0, 0)
     assert load("cuda-12.9").start().get("cuMemCreate", MIB2, properties(location=2), 0)[0] == 1, "host memory is 13's"

@@ -84,7 +84,9 @@ def test_addresses_under_a_mapping_are_not_freed(cuda: Library) -> None:
         pytest.param(MIB2, properties(2), 0, INVALID_DEVICE, id="no such device"),
         pytest.param(MIB2, properties(-1), 0, INVALID_DEVICE, id="no device at all"),
         pytest.param(MIB2, properties(99, location=HOST), 0, 0, id="host: the id is ignored"),
-        pytest.param(MIB2, properties(location=HOST, handle_types=POSIX_FD), 0, INVALID_VALUE, id="host: not shareable"),
+        pytest.param(
+            MIB2, properties(location=HOST, handle_types=POSIX_FD), 0, INVALID_VALUE, id="host: not shareable"
+        ),
         pytest.param(MIB2, properties(location=4), 0, INVALID_VALUE, id="current NUMA node"),
         pytest.param(MIB2, properties(location=7), 0, INVALID_VALUE, id="no such location"),
         pytest.param(MIB2, properties(handle_types=POSIX_FD), 0, 0, id="a file descriptor"),

@@ -20,7 +20,7 @@ def export(cuda: Library, handle: int, kind: int = POSIX_FD) -> tuple[int, int]:
 
 
 def test_an_exported_descriptor_imports_as_the_same_memory(cuda: Library) -> None:
-    """[H] cuMemExportToShareableHandle, cuMemImportFromShareableHandle: the descriptor may be closed after the import."""
+    """[H] cuMemExportToShareableHandle, cuMemImportFromShareableHandle: the descriptor may be closed afterwards."""
     base = cuda.reserve()
     handle = cuda.commit(base, handle_types=POSIX_FD)
     code, descriptor = export(cuda, handle)

@@ -132,8 +132,12 @@ def begin(library: Library, on: int) -> None:
     library.ok("cuStreamBeginCapture_v2" if library.prefix == "cu" else "hipStreamBeginCapture", on, 0)
 
 
+def end(library: Library, on: int) -> tuple[int, int]:
+    return library.get_last(f"{library.prefix}StreamEndCapture", on)
+
+
 def status(library: Library, on: int) -> tuple[int, int]:
-    return library.get(f"{library.prefix}StreamIsCapturing", on)
+    return library.get_last(f"{library.prefix}StreamIsCapturing", on)
 
 
 def test_captured_work_is_not_done_but_replayed(either: Library, base: int) -> None:
@@ -142,12 +146,15 @@ def test_captured_work_is_not_done_but_replayed(either: Library, base: int) -> N
     begin(either, on)
     assert status(either, on) == (0, 1)
     assert either.fill(base, 6, MIB2, on) == 0
-    graph = either.ok_get(f"{either.prefix}StreamEndCapture", on)
+    code, graph = end(either, on)
+    assert code == 0
     assert status(either, on) == (0, 0)
     assert either.synchronise() == 0
     assert peek(base) == b"\xa5"
     either.commit(base + 2 * MIB2)
-    instantiate = ("cuGraphInstantiateWithFlags", 0) if either.prefix == "cu" else ("hipGraphInstantiate", None, None, 0)
+    instantiate = (
+        ("cuGraphInstantiateWithFlags", 0) if either.prefix == "cu" else ("hipGraphInstantiate", None, None, 0)
+    )
     executable = either.ok_get(instantiate[0], graph, *instantiate[1:])
     for value in b"\x06\x06":
         either.ok(f"{either.prefix}GraphLaunch", executable, on)
@@ -160,7 +167,8 @@ def test_a_replay_over_lost_memory_is_an_illegal_address(either: Library, base: 
     on = stream(either)
     begin(either, on)
     assert either.fill(base, 6, MIB2, on) == 0
-    graph = either.ok_get(f"{either.prefix}StreamEndCapture", on)
+    code, graph = end(either, on)
+    assert code == 0
     assert either.mem("Unmap", base, 2 * MIB2) == 0
     either.ok(f"{either.prefix}GraphLaunch", graph, on)
     assert either.synchronise() == ILLEGAL_ADDRESS
@@ -172,7 +180,7 @@ def test_waiting_for_a_capture_spoils_it(either: Library, base: int) -> None:
     begin(either, on)
     assert either.synchronise() == CAPTURE_UNSUPPORTED
     assert status(either, on) == (0, 2)
-    assert either.get(f"{either.prefix}StreamEndCapture", on)[0] == CAPTURE_INVALIDATED
+    assert end(either, on)[0] == CAPTURE_INVALIDATED
     assert either.synchronise() == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 HOST = "vmmcache/plugins/host.py"
 REPORT = "vmmcache/probing/report.py"
+PROCESS = "vmmcache/probing/process.py"
 CHILD = "vmmcache/probing/child.py"
 STEPS = "vmmcache/probing/steps.py"
 ERRORS = "vmmcache/errors.py"
@@ -75,23 +76,23 @@ MUTANTS = [
     },
     {
         "name": "the probe waits for ever",
-        "path": REPORT,
-        "old": "timeout=max(0.0, deadline - time.monotonic())",
-        "new": "timeout=None",
+        "path": PROCESS,
+        "old": "self._process.wait(max(0.0, deadline - time.monotonic()))",
+        "new": "self._process.wait(None)",
         "tests": [],
     },
     {
         "name": "a probe that hangs is left running",
-        "path": REPORT,
-        "old": "        child.kill()\n        child.communicate()\n",
+        "path": PROCESS,
+        "old": "                os.killpg(self._process.pid, signal.SIGKILL)\n                self._process.wait()\n",
         "new": "",
         "tests": [],
     },
     {
         "name": "a probe that crashes counts as an error of ours",
-        "path": REPORT,
-        "old": "    if child.returncode < 0:\n",
-        "new": "    if False:\n",
+        "path": PROCESS,
+        "old": "            if status < 0:\n",
+        "new": "            if False:\n",
         "tests": [],
     },
     {

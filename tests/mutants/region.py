@@ -4,6 +4,7 @@ from __future__ import annotations
 
 REGION = "vmmcache/memory/region/_region.py"
 STEPS = "vmmcache/memory/region/_steps.py"
+GATE = "vmmcache/memory/region/_gate.py"
 LEDGER = "vmmcache/memory/region/_ledger.py"
 TABLE = "vmmcache/memory/region/_table.py"
 
@@ -47,22 +48,22 @@ MUTANTS = [
     {
         "name": "zeroing is not waited for",
         "path": REGION,
-        "old": "start, stop - start)\n            self.wait()",
+        "old": "start, stop - start)\n            self.gate.wait()",
         "new": "start, stop - start)",
         "tests": [],
     },
     {
         "name": "restored bytes are not zeroed",
         "path": REGION,
-        "old": "for run in self._shape), visible, contents)",
-        "new": "for run in self._shape), visible if contents else (), contents)",
+        "old": "for run in self._shape), visible, contents",
+        "new": "for run in self._shape), visible if contents else (), contents",
         "tests": [],
     },
     {
         "name": "the memory of a tensor wakes in another shape",
         "path": REGION,
-        "old": "self._grow(([run] for run in self._shape), visible, contents)",
-        "new": "self._grow((self._pieces(run) for run in self._shape), visible, contents)",
+        "old": "self._pieces(run) if self.driver.uniform_chunks else [run]",
+        "new": "self._pieces(run)",
         "tests": [],
     },
     {
@@ -164,7 +165,7 @@ MUTANTS = [
     },
     {
         "name": "the device is waited for once and for all",
-        "path": REGION,
+        "path": GATE,
         "old": "            self._idle = self._operating\n",
         "new": "            self._idle = True\n",
         "tests": [],
@@ -234,7 +235,7 @@ MUTANTS = [
     },
     {
         "name": "two threads work on one tensor at a time",
-        "path": REGION,
+        "path": GATE,
         "old": "        with self.lock:\n            yield",
         "new": "        yield",
         "tests": [],
@@ -257,7 +258,7 @@ MUTANTS = [
     {
         "name": "an exchange does not wait for its copies",
         "path": REGION,
-        "old": "            self._idle = False\n            self.wait()\n            for debt in new:",
+        "old": "            self.gate.busy()\n            self.gate.wait()\n            for debt in new:",
         "new": "            for debt in new:",
         "tests": [],
     },

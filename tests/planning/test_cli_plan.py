@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -113,9 +114,12 @@ def test_without_a_quota_the_need_is_said(vmmcache: Any) -> None:
     assert shown.status == 0
     assert "Floors take" in shown.out
     assert "constraint 0 needs" in shown.out
+    # 32 blocks in the windowed layers, 512 in the others.
+    assert "a request of 8,192 tokens takes 43 MiB" in shown.out
     report = vmmcache("gemma-3-1b", "--max-len", "8192", "--concurrency", "4", "--json").json
     assert report["demand"] == [[4 * 32, 4 * 512]]
     assert "quota" not in report
+    assert report["request"] == {"length": 8192, "nbytes": 32 * 360448 + 512 * 65536}
 
 
 def test_a_case_is_answered_in_the_words_of_the_contract(vmmcache: Any) -> None:
@@ -165,6 +169,8 @@ def test_the_nine_life_cycles_through_the_command(vmmcache: Any) -> None:
         ({"layers": []}, (), "tokens_per_block"),
         (changed("layers.0.window", 0), (), "layers[0].window"),
         (changed("quota", -1), (), "quota"),
+        (changed("quota", math.nan), (), "quota"),
+        (changed("max_util_for_resume", math.inf), (), "max_util_for_resume"),
         (CASE, ("--tp", "2"), "--tp"),
         (CASE, ("--max-len", "2"), "--max-len"),
         ({"model_type": "bert"}, (), "model_type"),

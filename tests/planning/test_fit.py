@@ -174,6 +174,39 @@ def test_a_lower_bound_that_costs_more_than_the_next_block_is_no_reason_to_refus
     assert planned.resolved_constraints[0].requests[0].capacity == 68
 
 
+def test_one_request_that_leaves_its_lower_bound_may_make_room_for_another() -> None:
+    """At 53 tokens the second one's chunk has a scratch block fewer than at 56, where the first is longer too."""
+    layout = CacheLayout(8, [one_buffer(None, 2), Attention([Buffer("key", 1)], 15, 12, count=4)])
+    constraints = [Batch([Request(192, 191, FIT), Request(147, 94, FIT)])]
+    planned = plan(layout, 65, 1, constraints=constraints, scratch_rewind=0, max_util_for_resume=1)
+    assert [request.capacity for request in planned.resolved_constraints[0].requests] == [56, 56]
+
+
+def test_a_longer_request_may_need_less_while_its_prompt_becomes_stale() -> None:
+    """Shared blocks leave one by one, and new ones cost a fraction each, since they pass through scratch."""
+    layout = CacheLayout(8, [one_buffer(None, 2), Attention([Buffer("key", 4)], 11, count=4)])
+    constraints = [Batch([Request(102, 56, FIT)], 40)]
+    planned = plan(layout, 101, 1, constraints=constraints, scratch_rewind=0, max_util_for_resume=1)
+    assert planned.resolved_constraints[0].requests[0].capacity == 80
+
+
+def test_a_request_keeps_the_part_of_the_prompt_that_fills_no_block() -> None:
+    """12 tokens of prompt are one shared block and half of another, which every request has for itself."""
+    constraints = [Batch([Request(800, 799, FIT)], 12)]
+    kept = plan(FULL, 2 * 64, 64, constraints=constraints, max_util_for_resume=1)
+    assert kept.resolved_constraints[0].requests[0].capacity == 16
+    with pytest.raises(QuotaError) as refusal:
+        plan(FULL, 64, 64, constraints=constraints, max_util_for_resume=1)
+    assert (refusal.value.cause, refusal.value.needed) == ("lower_bound", 2 * 64)
+
+
+def test_what_is_fitted_is_the_usable_quota() -> None:
+    """One byte short of the next granule buys no more than none of it."""
+    planned = plan(FULL, 51 * 64 - 1, 64, constraints=[Batch([Request(8000, 7999, FIT)])], max_util_for_resume=1)
+    assert planned.usable == planned.nbytes == 50 * 64
+    assert planned.resolved_constraints[0].requests[0].capacity == 400
+
+
 def test_what_cannot_shrink_enough_is_told_from_what_cannot_shrink_at_all() -> None:
     long = Request(8000, 4000, FIT)
     with pytest.raises(QuotaError) as refusal:

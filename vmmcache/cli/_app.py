@@ -17,10 +17,12 @@ __all__ = ["main"]
 _COMMANDS: Final = {
     "demo": "vmmcache.cli.demo",
     "probe": "vmmcache.cli.probe",
+    "selftest": "vmmcache.cli.selftest",
 }
 _HELP: Final = {
     "demo": "Show the whole life of an elastic KV cache on this machine.",
     "probe": "Say what this host can do, why not, and the cure.",
+    "selftest": "Run the conformance suite on a live device.",
 }
 
 

@@ -71,10 +71,10 @@ def _bars(planned: Plan, top: int) -> tuple[list[str], int]:
             for pool in group.segments
             for size, count in pool
         )
-        x, filled = MARGIN + LABEL, BAR * group.nbytes // usable
+        x, filled = MARGIN + LABEL, max(2, BAR * group.nbytes // usable)
         name = group_name(group)
         marks += [
-            _text(MARGIN, y + 13, name if len(name) <= 36 else name[:35] + "…", size=13),
+            _text(MARGIN, y + 13, name if len(name) <= 34 else name[:33] + "…", size=13),
             _text(MARGIN, y + 29, f"{layers_of(planned, group)} layers", size=11, fill=SOFT),
             _rect(x, y, BAR, 22, UNUSED),
             _rect(x, y, filled, 22, BEYOND),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vmmcache.errors import ConfigError
@@ -53,6 +54,10 @@ class Subject(NamedTuple):
     asked: Mapping[str, Any]
     """For JSON: how the model was read."""
 
+    def request_nbytes(self) -> int:
+        """Bytes of the slots of one request of the length, before anything rounds to the granule."""
+        return _request_nbytes(self.layout, self.length or 1)
+
     def at(self, quota: int | None) -> Plan:
         """The plan for another quota, whatever it has to say besides."""
         with warnings.catch_warnings():
@@ -89,7 +94,7 @@ def subject_of_case(name: str, content: Mapping[str, Any], options: Mapping[str,
         return plan(layout, size, granule, **arguments)
 
     facts = (f"blocks of {layout.tokens_per_block} tokens, {sum(layer.count for layer in layout.layers)} layers",)
-    return Subject(name, facts, layout, quota, granule, make, None, MAX_SIZE, {})
+    return Subject(_title(name), facts, layout, quota, granule, make, None, MAX_SIZE, {})
 
 
 def subject_of_model(name: str, content: Mapping[str, Any], options: Mapping[str, Any]) -> Subject:
@@ -130,14 +135,23 @@ def subject_of_model(name: str, content: Mapping[str, Any], options: Mapping[str
     )
     asked = {"model_type": model.model_type, "kv_dtype": model.kv_dtype, "stage": model.stage}
     upper = MAX_SIZE if model.max_length is None else max(model.max_length, length)
-    return Subject(name, facts, layout, quota, granule, make, length, upper, asked)
+    return Subject(_title(name), facts, layout, quota, granule, make, length, upper, asked)
 
 
 def _crowd(layout: CacheLayout, granule: int, length: int, quota: int | None) -> int:
     """About as many requests of a length as the quota holds."""
+    return max(1, min((quota or granule) // _request_nbytes(layout, length), 1 << 20))
+
+
+def _request_nbytes(layout: CacheLayout, length: int) -> int:
     needs = Demand(layout).of(Batch([Request(length, length - 1)]))
-    one = Footprint(layout, 1, "block-major").total(needs)
-    return max(1, min((quota or granule) // one, 1 << 20))
+    return Footprint(layout, 1, "block-major").total(needs)
+
+
+def _title(name: str) -> str:
+    """A model's name, or what a person calls its file: many are called config.json, and their folders differ."""
+    path = Path(name)
+    return path.parent.name if path.name == "config.json" and path.parent.name else path.name
 
 
 def _size(option: str, text: str) -> int:

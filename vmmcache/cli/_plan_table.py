@@ -24,6 +24,9 @@ def show(subject: Subject, planned: Plan, larger: Plan | None) -> None:
     console.print(_groups(planned))
     if planned.quota is None:
         console.print(f"\nFloors take [bold]{format_bytes(planned.min_nbytes)}[/]; --quota says what more would buy.")
+        if subject.length is not None:
+            size = format_bytes(subject.request_nbytes())
+            console.print(f"  a request of {subject.length:,} tokens takes {size}", soft_wrap=True)
         _show_demand(console, planned)
         return
     _show_bytes(console, planned)

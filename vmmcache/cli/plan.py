@@ -82,6 +82,8 @@ def _report(subject: Subject, planned: Plan) -> dict[str, Any]:
         report["model"] = dict(subject.asked)
     if planned.quota is None:
         report["min_nbytes"] = planned.min_nbytes
+        if subject.length is not None:
+            report["request"] = {"length": subject.length, "nbytes": subject.request_nbytes()}
         return report
     report["capacity"] = _capacity(subject, planned)
     larger = one_more_gib(subject, planned)

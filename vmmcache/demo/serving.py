@@ -28,8 +28,6 @@ class Request:
     tokens: list[int]
     """The prompt and what was decoded; the last one is not in the cache yet."""
     blocks: list[int] = field(default_factory=list)
-    first_logits: Tensor | None = None
-    """The reference's logits after the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,14 @@ class Difference:
     step: str
     largest: float | None
     """Largest absolute difference of two logits; None where one of them is no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    tokens: Tensor
+    positions: Tensor
+    blocks: list[list[int]]
+    name: str
 
 
 class Serving:
@@ -68,6 +74,8 @@ class Serving:
         prompts = [torch.randint(vocabulary, (size,), generator=dice).tolist() for size in workload.prompts]
         self._waiting = [Request(prompt, list(prompt)) for prompt in prompts]
         self.running: Final[list[Request]] = []
+        self.prompts: Final[list[tuple[_Run, Tensor]]] = []
+        """Every prompt's run, with the logits that the reference gave."""
         self.step = 0
         self.compared = 0
         self.difference: Difference | None = None
@@ -79,9 +87,11 @@ class Serving:
             request = self._waiting.pop(0)
             self.running.append(request)
             self._make_room(request, len(request.prompt))
-            run = _Run(*_prompt(request), [list(request.blocks)], f"prompt of request {len(self.running) - 1}")
-            request.first_logits = self._compare(run)
-            request.tokens.append(int(request.first_logits.argmax()))
+            tokens, positions = torch.tensor([request.prompt]), torch.arange(len(request.prompt))[None]
+            run = _Run(tokens, positions, [list(request.blocks)], f"prompt of request {len(self.running) - 1}")
+            logits = self._compare(run)
+            self.prompts.append((run, logits))
+            request.tokens.append(int(logits.argmax()))
 
     def decode(self) -> None:
         """Give every running request one more token."""
@@ -95,14 +105,8 @@ class Serving:
         self.step += 1
 
     def replay(self) -> bool:
-        """Run every prompt again over the growing cache; say whether each gives the reference's first logits again."""
-        equal = True
-        for request in self.running:
-            # Only the prompt's own blocks: a longer table would be summed in another order, and differ in the last bit.
-            needed = -(-len(request.prompt) // self._workload.block_tokens)
-            found = self._forward(_Run(*_prompt(request), [request.blocks[:needed]], "replay"), self._cache.layers)
-            equal &= request.first_logits is not None and torch.equal(found, request.first_logits)
-        return equal
+        """Run every prompt again over the growing cache; say whether all give the reference's logits again."""
+        return all(torch.equal(self._forward(run, self._cache.layers), logits) for run, logits in self.prompts)
 
     def _make_room(self, request: Request, length: int) -> None:
         while len(request.blocks) * self._workload.block_tokens < length:
@@ -127,15 +131,3 @@ class Serving:
         tables = torch.tensor([blocks + [0] * (most - len(blocks)) for blocks in run.blocks])
         device = self._decoder.device
         return self._decoder(run.tokens.to(device), run.positions.to(device), tables.to(device), layers)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    tokens: Tensor
-    positions: Tensor
-    blocks: list[list[int]]
-    name: str
-
-
-def _prompt(request: Request) -> tuple[Tensor, Tensor]:
-    return torch.tensor([request.prompt]), torch.arange(len(request.prompt))[None]

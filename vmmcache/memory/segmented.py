@@ -47,7 +47,7 @@ class SegmentedRegion:
 
     def commit(self, targets: tuple[int, ...], *, defragment: bool, keep: bool) -> None:
         """Make every segment's visible bytes those of `targets`."""
-        self.region.advance(Event.COMMIT)
+        after = self.region.advance(Event.COMMIT)
         # Where all allocations must have one size, there is nothing to put together, and nothing that straddles a cut.
         defragment = defragment and not self.region.driver.uniform_chunks
         if doomed := self.doomed(targets, defragment=defragment):
@@ -70,6 +70,7 @@ class SegmentedRegion:
                 self.region.state = state
             raise
         self._cut(targets)
+        self.region.state = after
 
     def _cut(self, targets: Sequence[int]) -> None:
         cut = any(new < old for old, new in zip(self._committed, targets, strict=True))
@@ -114,7 +115,8 @@ class SegmentedRegion:
             try:
                 self.region.retain(self.segments.spans(self._committed))
             except DriverError as refusal:
-                error.add_note(f"undoing failed too: {refusal}")
+                for note in (f"undoing failed too: {refusal}", *getattr(refusal, "__notes__", ())):
+                    error.add_note(note)
             raise
 
     def _recount(self, indices: Iterable[int]) -> None:

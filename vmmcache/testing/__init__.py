@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 if (_pytest := sys.modules.get("pytest")) is not None:
     # These modules assert like test files do; pytest shows both sides of an assertion only where it is told beforehand.
-    _pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in ("conformance", "stateful", "checks", "witness")))
+    _pytest.register_assert_rewrite(
+        *(f"{__name__}.{module}" for module in ("conformance", "stateful", "checks", "witness"))
+    )
 
 _HOMES = {
     "DirtyDriver": "vmmcache.testing.wrapping",

@@ -74,7 +74,9 @@ class CallOrder:
     def may_map(self, address: int, nbytes: int, handle: int) -> None:
         """A whole allocation, inside a reservation, where nothing is."""
         assert self.allocations.get(handle) == nbytes, f"map of {nbytes} bytes of {handle}: not a whole live allocation"
-        homes = [start for start, size in self.reserved.items() if start <= address and address + nbytes <= start + size]
+        homes = [
+            start for start, size in self.reserved.items() if start <= address and address + nbytes <= start + size
+        ]
         assert homes, f"map of {nbytes} bytes at {address:#x}: not inside a reservation"
         for start, (size, _) in self.mapped.items():
             assert address + nbytes <= start or start + size <= address, (
@@ -98,7 +100,9 @@ class CallOrder:
 
     def may_unmap(self, address: int, nbytes: int) -> None:
         """Exactly a mapping, and only while the device does not work on it (I8)."""
-        assert self.mapped.get(address, (0, 0))[0] == nbytes, f"unmap of {nbytes} bytes at {address:#x}: not exactly a mapping"
+        assert self.mapped.get(address, (0, 0))[0] == nbytes, (
+            f"unmap of {nbytes} bytes at {address:#x}: not exactly a mapping"
+        )
         for start, size in self.busy:
             assert start + size <= address or address + nbytes <= start, (
                 f"unmap of {nbytes} bytes at {address:#x} while the device may be working on {size} bytes at {start:#x}; "

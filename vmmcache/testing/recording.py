@@ -36,12 +36,16 @@ class Call:
 
 def invalid_value(driver: str, verb: str, arguments: tuple[Any, ...]) -> DriverError:
     """A code that every vendor knows."""
-    return DriverError(f"{driver}: {verb}{arguments}: refused for a test", driver=driver, call=verb, code=1, name="INVALID_VALUE")
+    return DriverError(
+        f"{driver}: {verb}{arguments}: refused for a test", driver=driver, call=verb, code=1, name="INVALID_VALUE"
+    )
 
 
 def unknown_code(driver: str, verb: str, arguments: tuple[Any, ...]) -> DriverError:
     """A code that no table has: newer libraries have newer codes (D12)."""
-    return DriverError(f"{driver}: {verb}{arguments}: code 424242", driver=driver, call=verb, code=424242, name="code 424242")
+    return DriverError(
+        f"{driver}: {verb}{arguments}: code 424242", driver=driver, call=verb, code=424242, name="code 424242"
+    )
 
 
 def out_of_memory(driver: str, verb: str, arguments: tuple[Any, ...]) -> DriverError:
@@ -144,8 +148,12 @@ class RecordingDriver(WrappingDriver):
         order = self.order
         assert not order.mapped, f"{len(order.mapped)} mappings were left, the first at {min(order.mapped):#x}"
         assert not order.allocations, f"{len(order.allocations)} allocations of {self.allocated_bytes} bytes were left"
-        assert not order.reserved, f"{len(order.reserved)} reservations were left, the first at {min(order.reserved):#x}"
-        assert order.created == order.released, f"{order.created} allocations were created and {order.released} released"
+        assert not order.reserved, (
+            f"{len(order.reserved)} reservations were left, the first at {min(order.reserved):#x}"
+        )
+        assert order.created == order.released, (
+            f"{order.created} allocations were created and {order.released} released"
+        )
 
     # The verbs ------------------------------------------------------------------------------------------------------
 
@@ -176,6 +184,11 @@ class RecordingDriver(WrappingDriver):
     def _free(self, address: int, nbytes: int) -> None:
         self._call("free", (address, nbytes), lambda: self.inner._free(address, nbytes))
         self.order.did_free(address, nbytes)
+
+    def _reserve_at(self, address: int, nbytes: int) -> int:
+        found: int = self._call("reserve", (nbytes, address), lambda: self.inner._reserve_at(address, nbytes))
+        self.order.did_reserve(found, nbytes)
+        return found
 
     def _create(self, nbytes: int) -> Allocation:
         allocation: Allocation = self._call("create", (nbytes,), lambda: self.inner._create(nbytes))

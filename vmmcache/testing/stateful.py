@@ -181,9 +181,7 @@ class TensorMachine(RuleBasedStateMachine):
         blockers = self._blockers(sizes, defragment=defragment, revoke=revoke)
         witness = self._witness()
         before = tuple(self.model.committed)
-        error = self._attempt(
-            lambda: self.tensor.commit(sizes, defragment=defragment, keep=keep, revoke=revoke), plan
-        )
+        error = self._attempt(lambda: self.tensor.commit(sizes, defragment=defragment, keep=keep, revoke=revoke), plan)
         if not self._refused_by(blockers, error):
             witness.committed(_driver_error(error), sizes, defragment=defragment, keep=keep)
             if error is None and not defragment and not self.faults:

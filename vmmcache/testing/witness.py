@@ -38,6 +38,10 @@ class Witness:
         """Errors of the calls that were refused, in order."""
         return [call.outcome for call in self._driver.journal if isinstance(call.outcome, DriverError)]
 
+    @property
+    def _verbs_refused(self) -> set[str]:
+        return {call.verb for call in self._driver.journal if call.refused}
+
     def committed(self, error: DriverError | None, sizes: tuple[int, ...], *, defragment: bool, keep: bool) -> None:
         """`commit`: done, or as it was, or somewhere that its docstring names."""
         before, after = self._committed, self._tensor.committed
@@ -49,7 +53,9 @@ class Witness:
             self._first_refusal(error)
             if after != before:
                 self._half_done(sizes, after, defragment=defragment, keep=keep)
-            assert self._tensor.state == (self._model.state if after == before and not any(after) else "committed")
+            assert self._tensor.state in {self._model.state, "committed"}
+            if not any(after) and not self._verbs_refused & GIVING_BACK:
+                assert self._tensor.state == self._model.state
         if any(new < old for new, old in zip(after, before, strict=True)):
             assert self._tensor.generation > self._generation, "bytes went away and no descriptor is stale (C4)"
         elif not defragment:
@@ -72,7 +78,7 @@ class Witness:
                 return
         assert tensor.state == "asleep"
         if model.state != "asleep":
-            assert not self.mapped or tensor.generation > self._generation
+            assert not any(model.visible) or tensor.generation > self._generation
             model.sleep(self.mapped, backup=backup)
 
     def woke(self, error: DriverError | None) -> None:
@@ -124,8 +130,7 @@ class Witness:
 
     def _half_done(self, sizes: tuple[int, ...], after: tuple[int, ...], *, defragment: bool, keep: bool) -> None:
         """A failed commit may have given memory back, or exchanged some segments; nothing else."""
-        verbs = {call.verb for call in self._driver.journal if call.refused}
-        if after == sizes and verbs & GIVING_BACK:
+        if after == sizes and self._verbs_refused & GIVING_BACK:
             return
         assert defragment, f"{self._committed} became {after} on the way to {sizes}"
         for old, new, size in zip(self._committed, after, sizes, strict=True):

@@ -21,9 +21,8 @@ class WrappingDriver(VmmDriver):
 
     def __init__(self, inner: VmmDriver) -> None:
         self.inner: Final = inner
-        # Class variables everywhere else, because a driver has one value for all its devices; here they are the inner one's.
-        for name in ("name", "device_type", "memory_kind", "fresh_is_zero", "fds_per_allocation"):
-            vars(self)[name] = getattr(inner, name)
+        # What a driver declares in its class; here it is whatever the inner one declares, or has found out since.
+        vars(self).update({fact: getattr(inner, fact) for fact in VmmDriver.__annotations__})
         super().__init__(inner.index)
 
     def __repr__(self) -> str:
@@ -58,6 +57,9 @@ class WrappingDriver(VmmDriver):
 
     def _free(self, address: int, nbytes: int) -> None:
         self.inner._free(address, nbytes)
+
+    def _reserve_at(self, address: int, nbytes: int) -> int:
+        return self.inner._reserve_at(address, nbytes)
 
     def _create(self, nbytes: int) -> Allocation:
         return self.inner._create(nbytes)

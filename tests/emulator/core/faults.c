@@ -15,10 +15,9 @@ enum { HANG = -2, ABORT = -3, CRASH = -4, EXIT = -5 }; /* instead of a code */
 
 static struct plan {
     char call[48]; /* "*": any */
-    long long skip, times;
+    long long skip, times; /* times 0: a free place */
     int code;
 } plans[PLANS];
-static unsigned planned;
 
 static struct {
     char calls[512]; /* ",name,name," or "*" */
@@ -90,10 +89,11 @@ static bool random_applies(const char *call)
     return strstr(chance.calls, wanted) != NULL;
 }
 
-int fault_for(const char *call)
+/* Every plan counts every call of its name, whether or not another plan lets it fail. */
+static int planned_for(const char *call)
 {
-    for (unsigned i = 0; i < planned; i++) {
-        struct plan *plan = &plans[i];
+    int action = GO_ON;
+    for (struct plan *plan = plans; plan < plans + PLANS; plan++) {
         if (plan->times == 0 || (strcmp(plan->call, "*") != 0 && strcmp(plan->call, call) != 0))
             continue;
         if (plan->skip > 0) {
@@ -101,8 +101,17 @@ int fault_for(const char *call)
             continue;
         }
         plan->times--;
-        return act(plan->code);
+        if (action == GO_ON)
+            action = plan->code;
     }
+    return action;
+}
+
+int fault_for(const char *call)
+{
+    const int action = planned_for(call);
+    if (action != GO_ON)
+        return act(action);
     if (chance.per_million > 0 && random_applies(call) && draw() % 1000000 < chance.per_million)
         return act(chance.codes[draw() % chance.code_count]);
     return GO_ON;
@@ -115,15 +124,17 @@ long long faults_fired(void)
 
 void faults_clear(void)
 {
-    planned = 0;
+    memset(plans, 0, sizeof plans);
     chance.per_million = 0;
 }
 
 static int add(const char *call, long long nth, long long times, int code)
 {
-    if (planned == PLANS || nth < 1)
+    struct plan *plan = plans;
+    while (plan < plans + PLANS && plan->times > 0)
+        plan++;
+    if (plan == plans + PLANS || nth < 1 || times < 1)
         return INVALID_VALUE;
-    struct plan *plan = &plans[planned++];
     snprintf(plan->call, sizeof plan->call, "%s", call);
     plan->skip = nth - 1;
     plan->times = times;

@@ -63,12 +63,18 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *shareable
 
 /* dma-buf ---------------------------------------------------------------------------------------------------------- */
 
+static bool equal(const struct properties *one, const struct properties *other)
+{
+    return one->type == other->type && one->handle_types == other->handle_types && one->rdma == other->rdma &&
+           one->location_type == other->location_type && one->location_id == other->location_id;
+}
+
 /* [H] One device and equal properties throughout. */
 static bool alike(CUdeviceptr ptr, size_t size)
 {
     const struct mapping *first = mapping_at(ptr);
     for (const struct mapping *mapping = first; mapping != NULL && mapping->base < ptr + size; mapping = TAILQ_NEXT(mapping, by_address))
-        if (memcmp(&mapping->allocation->properties, &first->allocation->properties, sizeof(struct properties)) != 0)
+        if (!equal(&mapping->allocation->properties, &first->allocation->properties))
             return false;
     return true;
 }

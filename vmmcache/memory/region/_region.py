@@ -273,7 +273,9 @@ class Region:
         try:
             self._settle()
         except DriverError as refusal:
-            error.add_note(f"undoing failed too: {refusal}")
+            # The notes of the refusal name the others.
+            for note in (f"undoing failed too: {refusal}", *getattr(refusal, "__notes__", ())):
+                error.add_note(note)
 
     def _settle(self) -> None:
         self._ledger.settle(self.gate.wait)

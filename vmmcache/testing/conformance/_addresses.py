@@ -24,7 +24,9 @@ class Addresses(Suite):
 
     def test_reservations_share_no_address(self, bench: Workbench) -> None:
         """Addresses set aside are nobody else's."""
-        ends = sorted((kept.address, kept.address + kept.nbytes) for kept in [bench.reserve(n) for n in (1, 3, 2, 1, 5)])
+        ends = sorted(
+            (kept.address, kept.address + kept.nbytes) for kept in [bench.reserve(n) for n in (1, 3, 2, 1, 5)]
+        )
         for (_, end), (start, _) in zip(ends, ends[1:], strict=False):
             assert end <= start
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -110,7 +111,7 @@ class Runs(Suite):
 
     def _refused(self, bench: Workbench, verb: str, forbidden: int, allowed: int) -> None:
         driver = bench.driver
-        calls = {
+        calls: dict[str, Callable[[], object]] = {
             "read": lambda: driver.read(forbidden, 8),
             "write": lambda: driver.write(forbidden, b"12345678"),
             "zero": lambda: driver.zero(forbidden, 8),

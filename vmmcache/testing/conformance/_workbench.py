@@ -58,9 +58,7 @@ class Workbench:
         """New allocations of so many granules each, beside one another at new addresses, not to be touched yet."""
         reservation = self.reserve(sum(granules))
         starts = [sum(granules[:place]) for place in range(len(granules))]
-        return [
-            self.map(reservation, start, self.create(count)) for start, count in zip(starts, granules, strict=True)
-        ]
+        return [self.map(reservation, start, self.create(count)) for start, count in zip(starts, granules, strict=True)]
 
     def unmap(self, mapping: Mapping) -> None:
         """Take a mapping away, when the device is idle."""
