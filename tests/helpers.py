@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -43,8 +44,8 @@ def accounts(driver: HostDriver) -> Accounts:
             used=driver._files.used,
             files=len(driver._files._files),
             descriptors=driver._files._open,
-            reservations=len(driver._places._reserved),
-            mappings=len(driver._places._mapped),
+            reservations=driver.held.reservations,
+            mappings=driver.held.mappings,
         )
 
 
@@ -84,7 +85,7 @@ class DirtyDriver(HostDriver):
 
     def _create(self, nbytes: int) -> Allocation:
         allocation = super()._create(nbytes)
-        os.pwrite(self._files.descriptor("pwrite", allocation.handle), bytes([DIRT]) * nbytes, 0)
+        os.pwrite(self._files.descriptor(allocation.handle), bytes([DIRT]) * nbytes, 0)
         return allocation
 
 
@@ -164,11 +165,18 @@ class GpuLikeDriver(HostDriver):
         return "cuda:3"
 
 
+def begin_child() -> None:
+    """What a forked child of a test does first: it ends silently by any signal, and by its alarm if it hangs."""
+    faulthandler.disable()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(PATIENCE_S))
+
+
 def status_of_child(function: Callable[[], object]) -> int:
     """Run a function in a forked child. Its exit status: 0, or minus the number of the signal that it died of."""
     pid = os.fork()
     if pid == 0:
-        faulthandler.disable()  # what is expected needs no traceback
+        begin_child()
         try:
             function()
         finally:

@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "fds": "errors units",
     "quirks": "errors units",
     # L1
-    "driver": L0,
+    "places": L0,
+    "driver": f"{L0} places",
     "spec": f"{L0} driver",
     "planning.*": "errors units planning.*",
     "memory.__init__": "",
@@ -63,7 +64,7 @@ MAY_IMPORT = {
     "cli.*": f"{L5} demo.* integrations.* cli.*",
     "testing.*": f"{L5} testing.*",
 }
-DRIVER_MAY_IMPORT = f"vmmcache {L0} driver spec"
+DRIVER_MAY_IMPORT = f"vmmcache {L0} places driver spec"
 
 # Packages of others: (wherever wanted, only where the import waits: in a function, or for a type checker).
 THIRD_PARTY = {

@@ -22,7 +22,7 @@ MEMORY_VERBS = {
 }
 QUESTIONS = {
     *("device", "dlpack_device", "torch_device", "granularity", "memory_info"),
-    *("current", "check_process", "check_not_capturing", "synchronise"),
+    *("held", "current", "check_process", "check_not_capturing", "synchronise"),
 }
 
 # The conformance suite in `testing` exists to call the verbs.

@@ -18,7 +18,7 @@ PLUGINS = Path(__file__).parent / "plugins"
 
 def vmmcache(*arguments: str, plugins: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command with the test's plug-ins beside ours, of which only the host is left."""
-    path = os.pathsep.join(str(PLUGINS / each) for each in plugins)
+    path = os.pathsep.join([*(str(PLUGINS / each) for each in plugins), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "vmmcache", *arguments],
         capture_output=True,

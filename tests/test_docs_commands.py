@@ -94,6 +94,13 @@ def test_probe_prints_what_the_page_shows() -> None:
     assert the_same_everywhere(run(*arguments.split())) == the_same_everywhere(shown()[arguments])
 
 
+def test_selftest_prints_the_lines_that_the_page_shows() -> None:
+    printed = {the_same_everywhere(line) for line in run("selftest", "host").splitlines()}
+    expected = [the_same_everywhere(line) for line in shown()["selftest host"].splitlines() if line != "..."]
+    assert len(expected) > 8
+    assert [line for line in expected if line not in printed] == []
+
+
 def test_plan_prints_what_the_page_shows() -> None:
     # Arithmetic: every figure is the same everywhere.
     (arguments,) = (arguments for arguments in shown() if arguments.startswith("plan"))

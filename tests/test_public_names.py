@@ -98,8 +98,9 @@ def test_every_package_of_the_wheel_is_a_folder_and_every_entry_point_a_package(
 
 def test_every_part_of_the_package_stands_on_the_architecture_page(repository: Path, sources: Sources) -> None:
     page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
-    parts = {name.split(".")[1] for name in sources if name.startswith("vmmcache.")}
-    assert [part for part in sorted(parts - {"__init__", "__main__"}) if part not in page] == []
+    parts = {".".join(name.split(".")[1:3]) for name in sources if name.startswith("vmmcache.")}
+    files = {f"{part.partition('.')[0]}/" if "." in part else f"{part}.py" for part in parts - {"__init__", "__main__"}}
+    assert [file for file in sorted(files) if not re.search(rf"^ +{re.escape(file)}(\s|$)", page, re.MULTILINE)] == []
 
 
 def test_every_public_name_is_in_the_api_reference(repository: Path) -> None:

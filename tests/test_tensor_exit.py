@@ -87,7 +87,7 @@ atexit.register(lambda: globals().update(late=tensor.view()))
 import weakref
 class Thing: pass
 thing = Thing()
-weakref.finalize(thing, lambda: view.sum().item())
+weakref.finalize(thing, lambda: view[0].item())
 """,
     "a forked child that exits like its parent": """
 child = os.fork()
@@ -103,7 +103,7 @@ if child == 0:
     sys.exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 view[0] = 1
-assert view.sum().item() == 1
+assert view[0].item() == 1
 """,
     "a forked child that exits at once": """
 child = os.fork()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import signal
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import vmmcache
-from tests.helpers import PATIENCE_S, GatedDriver, accounts, peek, poke
+from tests.helpers import PATIENCE_S, GatedDriver, accounts, begin_child, peek, poke
 from vmmcache import ExtensibleTensor, StateError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -23,8 +22,7 @@ def in_child(function: Callable[[], object]) -> object:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        # A child that hangs is ended by its alarm, and the parent reads nothing.
-        signal.alarm(int(PATIENCE_S / 2))
+        begin_child()
         try:
             answer = function()
         except vmmcache.VmmCacheError as error:

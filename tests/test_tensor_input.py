@@ -11,7 +11,7 @@ import torch
 from tests.helpers import Accounts, JournalDriver, accounts
 from vmmcache import ConfigError, DriverUnavailable, ExtensibleTensor, RegistrableSegment, VmmCacheError
 
-NO_COUNTS = [1.0, float("nan"), float("inf"), True, None, "5", b"5", 5j, object(), torch.tensor(1.5)]
+NO_COUNTS = [1.0, float("nan"), float("inf"), True, None, "5", b"5", 5j, object, torch.tensor(1.5)]
 
 
 @pytest.fixture

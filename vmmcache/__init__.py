@@ -17,6 +17,7 @@ __all__ = [
     "ExtensibleTensor",
     "FoundDriver",
     "Granularity",
+    "Held",
     "LeaseError",
     "Mapping",
     "MemoryInfo",
@@ -46,7 +47,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vmmcache.connectors.leases import RegistrationLease
-    from vmmcache.driver import Allocation, Granularity, Mapping, MemoryInfo, Reservation, VmmDriver
+    from vmmcache.driver import Allocation, Granularity, Held, Mapping, MemoryInfo, Reservation, VmmDriver
     from vmmcache.errors import (
         AlignmentError,
         ConfigError,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "vmmcache.connectors.leases": ("RegistrationLease",),
     "vmmcache.memory.descriptors": ("RegistrableSegment",),
-    "vmmcache.driver": ("Allocation", "Granularity", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"),
+    "vmmcache.driver": ("Allocation", "Granularity", "Held", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"),
     "vmmcache.errors": (
         "AlignmentError",
         "ConfigError",

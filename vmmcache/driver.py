@@ -4,7 +4,8 @@ Three handles, each with the one verb that undoes it: a `Reservation` is address
 ``free``), an `Allocation` is memory without an address (``create`` / ``release``), a `Mapping` joins one of each
 (``map`` / ``unmap``). Memory that is mapped cannot be touched before it is ``grant``-ed.
 
-A vendor implements the underscored verbs, which speak integers; callers use the public ones, which check once. The
+A vendor implements the underscored verbs, which speak integers; callers use the public ones, which check once: what is
+wrong by the table of what was given out (`vmmcache.places`) never reaches the vendor's library. The
 contract as code is `vmmcache.testing.DriverConformance`: subclass it, give it a driver, and every promise made
 here is a test.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,9 +22,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from vmmcache.errors import AlignmentError, ConfigError, DriverError, DriverUnavailable, OutOfDeviceMemory, StateError
+from vmmcache.places import Places, Wrong
 from vmmcache.units import ADDRESSES, MIB, Address, Bytes, align_up, as_count
 
-__all__ = ["Allocation", "Granularity", "HandleType", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"]
+__all__ = ["Allocation", "Granularity", "HandleType", "Held", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"]
 
 HandleType = Literal["posix_fd", "fabric"]
 
@@ -84,6 +87,15 @@ class Granularity:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """How many of each a driver has given out and not got back."""
+
+    reservations: int
+    mappings: int
+    allocations: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryInfo:
     """Memory of the device, in bytes."""
 
@@ -120,6 +132,10 @@ class VmmDriver(ABC):
     def __init__(self, index: int = 0) -> None:
         self.index: Final = index
         self._pid: Final = os.getpid()
+        # Re-entrant, because a view that dies in the middle of a call may give its region back from here.
+        self.__lock = threading.RLock()
+        self.__places = Places(self._refuse)
+        self.__allocations: dict[int, Allocation] = {}
         granularity = self.granularity()
         self.granule: Final = align_up(max(granularity.minimum, GRANULE_FLOOR), granularity.minimum)
 
@@ -148,6 +164,13 @@ class VmmDriver(ABC):
     def memory_info(self) -> MemoryInfo:
         """Free and total memory now."""
 
+    @property
+    def held(self) -> Held:
+        """What is out: all zero when everybody has closed what they had (I3)."""
+        with self.__lock:
+            reservations, mappings = self.__places.counts()
+            return Held(reservations, mappings, len(self.__allocations))
+
     def current(self) -> AbstractContextManager[object]:
         """Make the device current in this thread for the calls inside, and leave the thread as it was.
 
@@ -175,13 +198,19 @@ class VmmDriver(ABC):
             The vendor refused, for example because the address space is too small.
         """
         self.check_process("reserve")
-        self._check_size("nbytes", nbytes)
-        return Reservation(Address(self._reserve(nbytes)), Bytes(nbytes))
+        self.__check_size("nbytes", nbytes)
+        with self.__lock:
+            address = self._reserve(nbytes)
+            self.__places.reserve(address, nbytes)
+        return Reservation(Address(address), Bytes(nbytes))
 
     def free(self, reservation: Reservation) -> None:
         """Give addresses back: exactly a reservation, and nothing may be mapped in it any more (I2)."""
         self.check_process("free")
-        self._free(reservation.address, reservation.nbytes)
+        with self.__lock:
+            self.__places.check_free(reservation.address, reservation.nbytes)
+            self._free(reservation.address, reservation.nbytes)
+            self.__places.free(reservation.address)
 
     def readdress(self, reservation: Reservation) -> None:
         """Free addresses and reserve the same ones again at once, for devices that keep memory until then.
@@ -191,18 +220,20 @@ class VmmDriver(ABC):
         DriverError
             Somebody else got the addresses in between. They are lost, and every pointer into them.
         """
-        self.check_process("readdress")
-        self._free(reservation.address, reservation.nbytes)
-        address = self._reserve_at(reservation.address, reservation.nbytes)
-        if address != reservation.address:
+        self.free(reservation)
+        with self.__lock:
+            address = self._reserve_at(reservation.address, reservation.nbytes)
+            if address == reservation.address:
+                self.__places.reserve(address, reservation.nbytes)
+                return
             self._free(address, reservation.nbytes)
-            raise DriverError(
-                f"{self.name}: {reservation.nbytes} bytes at {reservation.address:#x} had to be freed to get memory "
-                f"back, and could be reserved again only at {address:#x}: every pointer into them is lost",
-                driver=self.name,
-                call="readdress",
-                cure="Restart the process; a newer runtime gives memory back without this",
-            )
+        raise DriverError(
+            f"{self.name}: {reservation.nbytes} bytes at {reservation.address:#x} had to be freed to get memory "
+            f"back, and could be reserved again only at {address:#x}: every pointer into them is lost",
+            driver=self.name,
+            call="readdress",
+            cure="Restart the process; a newer runtime gives memory back without this",
+        )
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -218,18 +249,23 @@ class VmmDriver(ABC):
             repeated once.
         """
         self.check_process("create")
-        self._check_size("nbytes", nbytes)
+        self.__check_size("nbytes", nbytes)
         try:
-            return self._create(nbytes)
+            allocation = self._create(nbytes)
         except OutOfDeviceMemory:
             if not self._reclaim():
                 raise
-            return self._create(nbytes)
+            allocation = self._create(nbytes)
+        self.__allocations[allocation.id] = allocation
+        return allocation
 
     def release(self, allocation: Allocation) -> None:
         """Give an allocation back. What is still mapped stays readable, and stays paid for, until it is unmapped."""
         self.check_process("release")
-        self._release(allocation.handle)
+        with self.__lock:
+            self.__check_live("release", allocation)
+            self._release(allocation.handle)
+            del self.__allocations[allocation.id]
 
     # Addresses and memory together ----------------------------------------------------------------------------------
 
@@ -254,7 +290,11 @@ class VmmDriver(ABC):
                 offset,
                 f"{allocation.nbytes} bytes there end past the reservation of {reservation.nbytes} bytes",
             )
-        self._map(reservation.address + offset, allocation.nbytes, allocation.handle)
+        with self.__lock:
+            self.__check_live("map", allocation)
+            self.__places.check_map(reservation.address + offset, allocation.nbytes)
+            self._map(reservation.address + offset, allocation.nbytes, allocation.handle)
+            self.__places.map(reservation.address + offset, allocation.nbytes)
         return Mapping(reservation, Bytes(offset), allocation)
 
     def grant(self, run: Sequence[Mapping]) -> None:
@@ -270,36 +310,39 @@ class VmmDriver(ABC):
                 raise ConfigError(
                     "run", run, f"mappings at {before.address:#x} and {after.address:#x} are not adjacent"
                 )
-        self._grant(run[0].address, sum(mapping.nbytes for mapping in run))
+        address, nbytes = run[0].address, sum(mapping.nbytes for mapping in run)
+        with self.__lock:
+            starts = self.__places.check_run(address, nbytes)
+            self._grant(address, nbytes)
+            self.__places.grant(starts)
 
     def unmap(self, mapping: Mapping) -> None:
         """Take a mapping away. The caller has made sure that the device is idle with respect to it (I8)."""
         self.check_process("unmap")
-        self._unmap(mapping.address, mapping.nbytes)
+        with self.__lock:
+            self.__places.check_unmap(mapping.address, mapping.nbytes)
+            self._unmap(mapping.address, mapping.nbytes)
+            self.__places.unmap(mapping.address)
 
     # Contents -------------------------------------------------------------------------------------------------------
 
     def zero(self, address: int, nbytes: int) -> None:
         """Set granted bytes to zero; done at the latest when `synchronise` returns."""
-        self.check_process("zero")
-        if as_count("nbytes", nbytes, maximum=ADDRESSES):
+        if self.__check_access("zero", address, nbytes):
             self._zero(address, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between granted ranges of the device; done at the latest when `synchronise` returns."""
-        self.check_process("copy")
-        if as_count("nbytes", nbytes, maximum=ADDRESSES):
+        if self.__check_access("copy", target, nbytes) and self.__check_access("copy", source, nbytes):
             self._copy(target, source, nbytes)
 
     def read(self, address: int, nbytes: int) -> bytearray:
         """Copy granted bytes to host memory; returns when they are there."""
-        self.check_process("read")
-        return self._read(address, nbytes) if as_count("nbytes", nbytes, maximum=ADDRESSES) else bytearray()
+        return self._read(address, nbytes) if self.__check_access("read", address, nbytes) else bytearray()
 
     def write(self, address: int, data: bytes | bytearray) -> None:
         """Copy host bytes to granted memory; returns when `data` may be changed."""
-        self.check_process("write")
-        if data:
+        if self.__check_access("write", address, len(data)):
             self._write(address, data)
 
     def synchronise(self) -> None:
@@ -326,13 +369,16 @@ class VmmDriver(ABC):
                 driver=self.name,
                 call="export_handle",
             )
+        self.__check_live("export_handle", allocation)
         return self._export(allocation.handle, kind)
 
     def import_handle(self, shared: int | bytes, kind: HandleType, nbytes: int) -> Allocation:
         """Import what another process exported, of exactly `nbytes`. The handle given stays the caller's."""
         self.check_process("import_handle")
-        self._check_size("nbytes", nbytes)
-        return self._import(shared, kind, nbytes)
+        self.__check_size("nbytes", nbytes)
+        allocation = self._import(shared, kind, nbytes)
+        self.__allocations[allocation.id] = allocation
+        return allocation
 
     def export_dmabuf(self, address: int, nbytes: int) -> int:
         """Give a dma-buf descriptor of a granted range, which the caller owns and closes.
@@ -342,7 +388,7 @@ class VmmDriver(ABC):
         DriverUnavailable
             The platform has no dma-buf of such memory.
         """
-        self.check_process("export_dmabuf")
+        self.__check_access("export_dmabuf", address, nbytes)
         return self._dmabuf(address, nbytes)
 
     # For vendors ----------------------------------------------------------------------------------------------------
@@ -405,7 +451,26 @@ class VmmDriver(ABC):
                 event=event,
             )
 
-    def _check_size(self, field: str, nbytes: int) -> None:
+    def _refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
+        """The error for a request that never reaches the vendor's library. Vendors give it their own words."""
+        return DriverError(
+            f"{self.name}: {verb} of {what}: {wrong.value}", driver=self.name, call=verb, name=wrong.name
+        )
+
+    def __check_live(self, verb: str, allocation: Allocation) -> None:
+        if self.__allocations.get(allocation.id) != allocation:
+            raise self._refuse(verb, Wrong.NO_SUCH_ALLOCATION, f"allocation {allocation.id}")
+
+    def __check_access(self, verb: str, address: int, nbytes: int) -> bool:
+        """See that bytes may be touched. False where there are none."""
+        self.check_process(verb)
+        if not as_count("nbytes", nbytes, maximum=ADDRESSES):
+            return False
+        with self.__lock:
+            self.__places.check_access(verb, address, nbytes)
+        return True
+
+    def __check_size(self, field: str, nbytes: int) -> None:
         as_count(field, nbytes, minimum=1, maximum=ADDRESSES)
         if nbytes % self.granule:
             raise AlignmentError(f"{self.name}: {field} {nbytes} is no multiple of the granule {self.granule}")

@@ -10,6 +10,7 @@ import re
 from typing import Any, Final
 
 from vmmcache import DriverError, DriverUnavailable
+from vmmcache.places import Wrong
 
 __all__ = ["Api", "Code"]
 
@@ -17,6 +18,7 @@ __all__ = ["Api", "Code"]
 class Code:
     """Status codes that the driver treats by themselves (``cuda.h`` 13.0, ``CUresult``)."""
 
+    INVALID_VALUE: Final = 1
     OUT_OF_MEMORY: Final = 2
     NOT_INITIALIZED: Final = 3
     DEINITIALIZED: Final = 4
@@ -29,6 +31,19 @@ class Code:
     NOT_SUPPORTED: Final = 801
 
 
+_CALLS: Final = {
+    "free": "cuMemAddressFree",
+    "map": "cuMemMap",
+    "unmap": "cuMemUnmap",
+    "grant": "cuMemSetAccess",
+    "zero": "cuMemsetD8",
+    "copy": "cuMemcpyDtoD",
+    "read": "cuMemcpyDtoH",
+    "write": "cuMemcpyHtoD",
+    "release": "cuMemRelease",
+    "export_handle": "cuMemExportToShareableHandle",
+    "export_dmabuf": "cuMemGetHandleForAddressRange",
+}
 _CURES: Final = {
     Code.NOT_INITIALIZED: "The driver was not initialised in this process; after a fork it cannot be. Use spawn",
     Code.STUB_LIBRARY: "A stub for linking was loaded instead of the driver; take its folder off LD_LIBRARY_PATH",
@@ -87,10 +102,12 @@ class Api:
         name = self._text("cuGetErrorName", status)
         return self._error(call, int(status), name, self._text("cuGetErrorString", status))
 
-    def unknown_handle(self, call: str, handle: int) -> DriverError:
-        """The error for a handle that the library must not see: what it does with one is undefined (``cuda.h``)."""
-        text = f"allocation {handle:#x} is unknown, or was released before"
-        return self._error(call, Code.INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", text)
+    def refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
+        """The error that a stricter library would give, for a request that this one must not see."""
+        names = ("CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
+        handle = wrong is Wrong.NO_SUCH_ALLOCATION
+        code, name = (Code.INVALID_HANDLE, names[0]) if handle else (Code.INVALID_VALUE, names[1])
+        return self._error(_CALLS.get(verb, verb), code, name, f"{what}, {wrong.value}")
 
     def _error(self, call: str, code: int | None, name: str, text: str) -> DriverError:
         cure = _CURES.get(code) if code is not None else "Update the bindings (cuda-bindings) to the driver's version"

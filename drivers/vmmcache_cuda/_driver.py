@@ -19,6 +19,7 @@ from vmmcache import (
     VmmDriver,
 )
 from vmmcache.driver import HandleType
+from vmmcache.places import Wrong
 from vmmcache.quirks import applying
 from vmmcache.units import Bytes, format_bytes
 from vmmcache_cuda import _library
@@ -61,7 +62,6 @@ class CudaDriver(VmmDriver):
                 driver="cuda",
                 call="cuDeviceGetAttribute",
             )
-        self._live: set[int] = set()
         self._context = PrimaryContext(api, self._device)
         weakref.finalize(self, _release, self._context, os.getpid())
         access = names.CUmemAccessDesc()
@@ -144,10 +144,7 @@ class CudaDriver(VmmDriver):
         return self._allocation(handle, nbytes)
 
     def _release(self, handle: int) -> None:
-        if handle not in self._live:
-            raise self._api.unknown_handle("cuMemRelease", handle)
         self._api.call("cuMemRelease", handle)
-        self._live.remove(handle)
 
     def _reclaim(self) -> bool:
         torch = sys.modules.get("torch")
@@ -265,7 +262,6 @@ class CudaDriver(VmmDriver):
         return self._api.names.CUmemAllocationHandleType({"posix_fd": 1, "fabric": 8}[kind])
 
     def _allocation(self, handle: int, nbytes: int) -> Allocation:
-        self._live.add(handle)
         return Allocation(
             handle,
             Bytes(nbytes),
@@ -273,6 +269,9 @@ class CudaDriver(VmmDriver):
             rdma_capable=self._rdma_capable,
             handle_types=self._properties.handle_types,
         )
+
+    def _refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
+        return self._api.refuse(verb, wrong, what)
 
     def _out_of_memory(self, nbytes: int, error: DriverError) -> NoReturn:
         try:

@@ -11,6 +11,7 @@ import re
 from typing import Any, Final
 
 from vmmcache import DriverError, DriverUnavailable
+from vmmcache.places import Wrong
 from vmmcache_hip import _library
 
 __all__ = ["Api", "Code"]
@@ -28,6 +29,19 @@ class Code:
     NOT_SUPPORTED: Final = 801
 
 
+_CALLS: Final = {
+    "free": "hipMemAddressFree",
+    "map": "hipMemMap",
+    "unmap": "hipMemUnmap",
+    "grant": "hipMemSetAccess",
+    "zero": "hipMemsetD8",
+    "copy": "hipMemcpy",
+    "read": "hipMemcpy",
+    "write": "hipMemcpy",
+    "release": "hipMemRelease",
+    "export_handle": "hipMemExportToShareableHandle",
+    "export_dmabuf": "hipMemGetHandleForAddressRange",
+}
 _CURES: Final = {
     Code.NOT_INITIALIZED: "The runtime was not initialised in this process; after a fork it cannot be. Use spawn",
     Code.NO_DEVICE: "Check rocminfo, HIP_VISIBLE_DEVICES, and the right to open /dev/kfd and /dev/dri (group render)",
@@ -77,10 +91,12 @@ class Api:
             raise self._error(name, int(status), status.name, self._text(status))
         return values[0] if len(values) == 1 else tuple(values)
 
-    def unknown_handle(self, call: str, handle: int) -> DriverError:
-        """The error for a handle that the runtime must not see: it counts references on a bare pointer (clr source)."""
-        text = f"allocation {handle:#x} is unknown, or was released before"
-        return self._error(call, Code.INVALID_HANDLE, "hipErrorInvalidHandle", text)
+    def refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
+        """The error that a stricter library would give, for a request that this one must not see."""
+        names = ("hipErrorInvalidHandle", "hipErrorInvalidValue")
+        handle = wrong is Wrong.NO_SUCH_ALLOCATION
+        code, name = (Code.INVALID_HANDLE, names[0]) if handle else (Code.INVALID_VALUE, names[1])
+        return self._error(_CALLS.get(verb, verb), code, name, f"{what}, {wrong.value}")
 
     def _error(self, call: str, code: int | None, name: str, text: str) -> DriverError:
         cure = _CURES.get(code) if code is not None else "Update the bindings (hip-python) to the runtime's version"

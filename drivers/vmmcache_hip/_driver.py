@@ -20,6 +20,7 @@ from vmmcache import (
 )
 from vmmcache.driver import HandleType
 from vmmcache.fds import FD_CURE, room_for
+from vmmcache.places import Wrong
 from vmmcache.quirks import applying
 from vmmcache.units import Bytes, format_bytes
 from vmmcache_hip import _library
@@ -57,7 +58,6 @@ class HipDriver(VmmDriver):
         self._quirks = applying(QUIRKS, version)
         self.keeps_memory = "keeps_memory" in self._quirks
         self.fds_per_allocation = int("fd_per_allocation" in self._quirks)
-        self._live: set[int] = set()
         api.call("hipInit", 0)
         count = api.call("hipGetDeviceCount")
         if index >= count:
@@ -158,7 +158,7 @@ class HipDriver(VmmDriver):
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def _create(self, nbytes: int) -> Allocation:
-        missing = room_for(len(self._live) + 1) if self.fds_per_allocation else 0
+        missing = room_for(self.held.allocations + 1) if self.fds_per_allocation else 0
         try:
             with self._current:
                 handle = int(self._api.call("hipMemCreate", nbytes, self._prop, 0))
@@ -169,10 +169,7 @@ class HipDriver(VmmDriver):
         return self._allocation(handle, nbytes)
 
     def _release(self, handle: int) -> None:
-        if handle not in self._live:
-            raise self._api.unknown_handle("hipMemRelease", handle)
         self._api.call("hipMemRelease", handle)
-        self._live.remove(handle)
 
     def _reclaim(self) -> bool:
         torch = sys.modules.get("torch")
@@ -302,7 +299,6 @@ class HipDriver(VmmDriver):
             self._api.call("hipMemcpy", target, source, nbytes, self._api.names.hipMemcpyKind[f"hipMemcpy{kind}"])
 
     def _allocation(self, handle: int, nbytes: int) -> Allocation:
-        self._live.add(handle)
         return Allocation(
             handle,
             Bytes(nbytes),
@@ -310,6 +306,9 @@ class HipDriver(VmmDriver):
             rdma_capable=bool(self._rdma_capable),
             handle_types=self._properties.handle_types,
         )
+
+    def _refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
+        return self._api.refuse(verb, wrong, what)
 
     def _out_of_memory(self, nbytes: int, error: DriverError, missing_fds: int) -> NoReturn:
         try:

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 from typing import ClassVar, Final, Literal
 
-from vmmcache import Allocation, DriverUnavailable, Granularity, MemoryInfo, VmmDriver
+from vmmcache import Allocation, DriverError, DriverUnavailable, Granularity, MemoryInfo, VmmDriver
 from vmmcache.driver import HandleType
+from vmmcache.places import Wrong
 from vmmcache.units import Bytes, align_up
 from vmmcache_host import _libc
 from vmmcache_host._files import MemoryFiles
-from vmmcache_host._places import Places
 
 __all__ = ["HostDriver", "open_host"]
 
+# What the call and its status would be, if the operating system were as strict as a GPU.
+_CALLS: Final = {
+    "free": "munmap",
+    "map": "mmap",
+    "unmap": "mmap",
+    "grant": "mprotect",
+    "zero": "memset",
+    "copy": "memmove",
+    "read": "memmove",
+    "write": "memmove",
+    "release": "close",
+    "export_handle": "dup",
+}
+_CODES: Final = {
+    Wrong.NO_SUCH_RESERVATION: errno.EINVAL,
+    Wrong.STILL_MAPPED: errno.EBUSY,
+    Wrong.NOT_RESERVED: errno.EFAULT,
+    Wrong.OCCUPIED: errno.EEXIST,
+    Wrong.NOT_ONE_MAPPING: errno.EINVAL,
+    Wrong.NOT_A_RUN: errno.EINVAL,
+    Wrong.NOT_MAPPED: errno.EFAULT,
+    Wrong.NO_ACCESS: errno.EACCES,
+    Wrong.NO_SUCH_ALLOCATION: errno.EBADF,
+}
 _SHAREABLE: Final[frozenset[HandleType]] = frozenset({"posix_fd"})
 
 
@@ -41,7 +66,6 @@ class HostDriver(VmmDriver):
         # Re-entrant, because a view that dies in the middle of a call may give its region back from here.
         self._lock = threading.RLock()
         self._files = MemoryFiles()
-        self._places = Places()
 
     @property
     def device(self) -> str:
@@ -68,20 +92,15 @@ class HostDriver(VmmDriver):
 
     def _reserve(self, nbytes: int) -> int:
         # The system aligns to a page only: ask for a granule more and give back both ends.
-        with self._lock:
-            start = _libc.map_nothing(nbytes + self.granule)
-            address = align_up(start, self.granule)
-            for lower, upper in ((start, address), (address + nbytes, start + nbytes + self.granule)):
-                if lower < upper:
-                    _libc.unmap(lower, upper - lower)
-            self._places.reserve(address, nbytes)
+        start = _libc.map_nothing(nbytes + self.granule)
+        address = align_up(start, self.granule)
+        for lower, upper in ((start, address), (address + nbytes, start + nbytes + self.granule)):
+            if lower < upper:
+                _libc.unmap(lower, upper - lower)
         return address
 
     def _free(self, address: int, nbytes: int) -> None:
-        with self._lock:
-            self._places.check_free(address, nbytes)
-            _libc.unmap(address, nbytes)
-            self._places.free(address)
+        _libc.unmap(address, nbytes)
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -96,61 +115,43 @@ class HostDriver(VmmDriver):
             self._files.release(handle)
 
     def _allocation(self, handle: int, nbytes: int) -> Allocation:
-        # rdma_capable is unknown: a NIC can pin any host memory, but whether there is one, only a verbs library can
-        # say.
+        # rdma_capable is unknown: a NIC can pin any host memory; whether there is one, only a verbs library can say.
         return Allocation(handle, Bytes(nbytes), id=handle, rdma_capable=None, handle_types=_SHAREABLE)
 
     # Addresses and memory together ----------------------------------------------------------------------------------
 
     def _map(self, address: int, nbytes: int, handle: int) -> None:
         with self._lock:
-            fd = self._files.descriptor("mmap", handle)
-            self._places.check_map(address, nbytes)
-            _libc.map_file(fd, nbytes, at=address)
-            self._places.map(address, nbytes, handle)
-            self._files.mapped(handle, 1)
+            _libc.map_file(self._files.descriptor(handle), nbytes, at=address)
+            self._files.map(handle, address)
 
     def _grant(self, address: int, nbytes: int) -> None:
-        with self._lock:
-            run = self._places.check_run(address, nbytes)
-            _libc.protect(address, nbytes, _libc.READ_WRITE)
-            self._places.grant(run)
+        _libc.protect(address, nbytes, _libc.READ_WRITE)
 
     def _unmap(self, address: int, nbytes: int) -> None:
         with self._lock:
-            handle = self._places.check_unmap(address, nbytes)
             _libc.map_nothing(nbytes, at=address)
-            self._places.unmap(address)
-            self._files.mapped(handle, -1)
+            self._files.unmap(address)
 
     # Contents -------------------------------------------------------------------------------------------------------
 
     def _zero(self, address: int, nbytes: int) -> None:
-        self._check_access("memset", address, nbytes)
         ctypes.memset(address, 0, nbytes)
 
     def _copy(self, target: int, source: int, nbytes: int) -> None:
-        self._check_access("memmove", target, nbytes)
-        self._check_access("memmove", source, nbytes)
         ctypes.memmove(target, source, nbytes)
 
     def _read(self, address: int, nbytes: int) -> bytearray:
-        self._check_access("memmove", address, nbytes)
         data = bytearray(nbytes)
         ctypes.memmove((ctypes.c_char * nbytes).from_buffer(data), address, nbytes)
         return data
 
     def _write(self, address: int, data: bytes | bytearray) -> None:
-        self._check_access("memmove", address, len(data))
         source = data if isinstance(data, bytes) else (ctypes.c_char * len(data)).from_buffer(data)
         ctypes.memmove(address, source, len(data))
 
     def _synchronise(self) -> None:
         """Nothing runs behind our back: host code has done what it did."""
-
-    def _check_access(self, call: str, address: int, nbytes: int) -> None:
-        with self._lock:
-            self._places.check_access(call, address, nbytes)
 
     # Sharing --------------------------------------------------------------------------------------------------------
 
@@ -168,3 +169,6 @@ class HostDriver(VmmDriver):
 
     def _dmabuf(self, address: int, nbytes: int) -> int:
         raise self._cannot("export_dmabuf", "ordinary host memory has no dma-buf")
+
+    def _refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
+        return _libc.refusal(_CALLS.get(verb, verb), _CODES[wrong], f"{what}, {wrong.value}")

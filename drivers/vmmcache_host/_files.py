@@ -32,6 +32,7 @@ class MemoryFiles:
 
     def __init__(self) -> None:
         self._files: dict[int, _File] = {}
+        self._mapped: dict[int, int] = {}  # address -> handle
         self._open = 0
         self._at_start: Final = read_budget()
         self.used = 0
@@ -77,7 +78,7 @@ class MemoryFiles:
 
     def release(self, handle: int) -> None:
         """Close the descriptor; the memory stays while it is mapped."""
-        os.close(self.descriptor("close", handle))
+        os.close(self.descriptor(handle))
         file = self._files[handle]
         file.fd = None
         self._open -= 1
@@ -85,27 +86,27 @@ class MemoryFiles:
 
     def share(self, handle: int) -> int:
         """A descriptor for somebody else, who closes it."""
-        fd = self.descriptor("dup", handle)
         try:
-            return os.dup(fd)
+            return os.dup(self.descriptor(handle))
         except OSError as error:
             raise refusal("dup", error.errno, f"allocation {handle}", cure=FD_CURE) from error
 
-    def descriptor(self, call: str, handle: int) -> int:
+    def descriptor(self, handle: int) -> int:
         """The descriptor of a live allocation."""
-        file = self._files.get(handle)
-        if file is None or file.fd is None:
-            raise refusal(call, errno.EBADF, f"allocation {handle}: unknown, or released before")
-        return file.fd
+        fd = self._files[handle].fd
+        assert fd is not None  # the driver's own table lets no released allocation through
+        return fd
 
-    def nbytes(self, handle: int) -> int:
-        """Bytes of a live allocation."""
-        return self._files[handle].nbytes
+    def map(self, handle: int, address: int) -> None:
+        """Note that a file is mapped."""
+        self._mapped[address] = handle
+        self._files[handle].mapped += 1
 
-    def mapped(self, handle: int, by: int) -> None:
-        """Count a mapping more (1) or less (-1)."""
+    def unmap(self, address: int) -> None:
+        """Note that what was mapped is not any more."""
+        handle = self._mapped.pop(address)
         file = self._files[handle]
-        file.mapped += by
+        file.mapped -= 1
         self._settle(handle, file)
 
     def _enter(self, handle: int, file: _File) -> None:

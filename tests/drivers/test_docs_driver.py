@@ -145,5 +145,5 @@ def test_a_pool_that_cannot_be_had_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("VMMCACHE_POOL_MEMORY", "4096 PiB")
     report = vmmcache.probe("pool")
     assert not report.ok
-    assert "a pool of 4096 PiB is more than half of this machine" in str(report.reason)
+    assert f"{4096 << 50} bytes, more than half of this machine's memory" in str(report.reason)
     assert "VMMCACHE_POOL_MEMORY" in str(report.cure)

@@ -8,44 +8,20 @@ and counters. The vendors' bindings keep what they have loaded, so whoever wants
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from tests.emulator import build
+from tests.emulator.journal import Record
 
 Vendor = Literal["cuda", "hip"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 ACTIONS: Final = {"hang": -2, "abort": -3, "crash": -4, "exit": -5}
-
-
-@dataclass(frozen=True)
-class Record:
-    """One call in the journal."""
-
-    sequence: int
-    pid: int
-    thread: int
-    call: str
-    arguments: dict[str, int | str]
-    code: int
-    text: str
-
-    @classmethod
-    def of(cls, line: str) -> Record:
-        """Read a line of the journal."""
-        fields = json.loads(line)
-        arguments: dict[str, int | str] = {}
-        for name, value in re.findall(r"(\w+)=(\S+)", fields["text"]):
-            arguments[name] = int(value, 0) if re.fullmatch(r"-?(0x[0-9a-f]+|\d+)", value) else value
-        return cls(arguments=arguments, **fields)
 
 
 class Emulator:

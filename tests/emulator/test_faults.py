@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.control import Emulator, Record
+from tests.emulator.control import Emulator
 from tests.emulator.direct import MIB2, Library, properties
+from tests.emulator.journal import Record
 
 
 def codes(library: Library, count: int) -> list[int]:

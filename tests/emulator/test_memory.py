@@ -59,6 +59,15 @@ def test_large_memory_is_dirty_at_both_ends_of_every_granule(load: Load) -> None
         assert peek(granule) == peek(granule + MIB2 - 1) == b"\xa5"
 
 
+def test_memory_can_be_dirty_here_and_there(either: Library) -> None:
+    either.control.set(dirty=2)
+    base = either.reserve()
+    either.commit(base)
+    content = peek(base, MIB2)
+    ends = b"\xa5" * 4096
+    assert content == (ends + bytes(65536 - 8192) + ends) * 32
+
+
 def free_memory(library: Library) -> int:
     total = buffer(8)
     return library.ok_get("cuMemGetInfo_v2" if library.prefix == "cu" else "hipMemGetInfo", total)
@@ -135,13 +144,30 @@ def test_some_versions_spend_a_descriptor_on_each_allocation(load: Load, few_des
     hip.create()
 
 
-def test_others_spend_none(load: Load, few_descriptors: int) -> None:
-    """[I] legacy-rocm-build#6661: on 7.1.1 the count stays constant."""
-    cuda = load("cuda-13").start()
-    handles = [cuda.create(handle_types=POSIX_FD) for _ in range(100)]
-    assert len(set(handles)) == 100
+@pytest.mark.parametrize("profile", ["cuda-13", "hip-7.2", "hip-10.0"])
+def test_others_spend_none(load: Load, few_descriptors: int, profile: str) -> None:
+    """[I] legacy-rocm-build#6661: on 7.1.1 the count stays constant. 10.0 is [?]."""
+    library = load(profile).start()
+    base = library.reserve()
+    library.commit(base)
+    before = os.listdir("/proc/self/fd")
+    handles = [library.create(4096 if library.prefix == "hip" else MIB2, handle_types=POSIX_FD) for _ in range(100)]
+    assert os.listdir("/proc/self/fd") == before
     for handle in handles:
-        cuda.ok("cuMemRelease", handle)
+        assert library.mem("Release", handle) == 0
+
+
+def test_neighbours_in_one_file_do_not_touch(either: Library) -> None:
+    """All allocations share one file: what goes away must not take its neighbours' bytes along."""
+    base = either.reserve()
+    handles = [either.commit(base + place * MIB2) for place in range(3)]
+    for place in range(3):
+        poke(base + place * MIB2, bytes([place]) * MIB2)
+    assert either.mem("Unmap", base + MIB2, MIB2) == either.mem("Release", handles[1]) == 0
+    assert peek(base, MIB2) == bytes(MIB2)
+    assert peek(base + 2 * MIB2, MIB2) == b"\x02" * MIB2
+    either.commit(base + MIB2)
+    assert peek(base + MIB2, MIB2) == b"\xa5" * MIB2, "old bytes, not the last owner's"
 
 
 def test_a_thousand_allocations_come_and_go(either: Library) -> None:

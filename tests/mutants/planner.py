@@ -72,15 +72,15 @@ MUTANTS = [
     {
         "name": "scratch slots round up once for the batch",
         "path": DEMAND,
-        "old": "saved += (scratch + -scratch * share // whole) * count",
-        "new": "saved += scratch * count + -scratch * count * share // whole",
+        "old": "gone += sum(cycle.saved(self._scratch(window, kept, c, h)) * count for c, h, count in items)",
+        "new": "gone += cycle.saved(sum(max(0, self._scratch(window, kept, c, h)) * count for c, h, count in items))",
         "tests": [TEST_DEMAND],
     },
     {
         "name": "sustained demand forgets the straddled block",
         "path": DEMAND,
-        "old": "return sinks + (window + headroom + t - 3) // t + 1",
-        "new": "return sinks + (window + headroom + t - 3) // t",
+        "old": "return cycle.sinks + (cycle.window + headroom + t - 3) // t + 1",
+        "new": "return cycle.sinks + (cycle.window + headroom + t - 3) // t",
         "tests": [TEST_DEMAND],
     },
     # Layout ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from tests.planning.model import Model
 from tests.planning.support import FIT, REWINDS, SHARES, batch_of, batches, layouts, one_buffer
 from vmmcache.errors import ConfigError, QuotaError
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, PlanWarning, Reduction, Request, plan
+from vmmcache.planning.layout import Arrangement
+from vmmcache.planning.workload import lower_bound
 
 pytestmark = pytest.mark.filterwarnings("ignore::vmmcache.planning.PlanWarning")
 
@@ -60,6 +62,48 @@ def test_the_fit_is_the_largest_of_all_candidates(
     assert list(planned.resolved_constraints) == best
     assert planned.usable is not None
     assert planned.nbytes <= planned.usable
+
+
+@given(
+    layouts(),
+    st.lists(batches(longest=30), min_size=1, max_size=2),
+    REWINDS,
+    st.sampled_from(["block-major", "layer-major"]),
+    st.booleans(),
+    st.integers(1, 20_000),
+)
+def test_the_fit_is_the_largest_whatever_a_candidate_costs(
+    layout: CacheLayout,
+    constraints: list[Batch],
+    rewind: int | None,
+    arrangement: Arrangement,
+    sustained: bool,
+    quota: int,
+) -> None:
+    """Other arrangements and sustained demand: the cost of a candidate is that of a plan for it alone."""
+    assume(marked(constraints))
+    options: dict[str, Any] = {"scratch_rewind": rewind, "arrangement": arrangement, "sustained": sustained}
+    model = Model(layout)
+    try:
+        cost_of_all = plan(layout, granule=16, constraints=constraints, **options).min_nbytes
+    except ConfigError:
+        assert arrangement == "layer-major"
+        return
+    everything = [request for batch in constraints for request in batch.requests if request.policy is FIT]
+    top = max(request.capacity for request in everything)
+    bottom = min(lower_bound(r, b.system_prompt_length) for b in constraints for r in b.requests if r.policy is FIT)
+    levels = [level for level in range(bottom, top + 1) if level in (bottom, top) or level % model.t == 0]
+    candidates = ([model.at(batch, level) for batch in constraints] for level in reversed(levels))
+    usable = quota // 16 * 16
+    best = next(
+        (c for c in candidates if plan(layout, granule=16, constraints=c, **options).min_nbytes <= usable), None
+    )
+    if best is None:
+        assert cost_of_all > usable
+        with pytest.raises(QuotaError):
+            plan(layout, quota, 16, constraints=constraints, **options)
+    else:
+        assert list(plan(layout, quota, 16, constraints=constraints, **options).resolved_constraints) == best
 
 
 @given(layouts(), st.lists(batches(), min_size=1, max_size=2), REWINDS, st.integers(1, 2000))

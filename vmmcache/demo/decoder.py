@@ -3,6 +3,9 @@
 The arithmetic is that of Llama, Mistral, Qwen3 and Gemma 3: RMSNorm, grouped-query attention with rotary embedding, a
 gated MLP, logits. The *weights are random*, from a fixed seed, and float32: what the demo shows is the cache, not a
 model's knowledge. Two caches that give back the same keys and values give the same logits, bit for bit.
+
+With the same weights, four layers, eager attention and float32, transformers 5.24.0 gave the same logits to within 4e-6
+for each of the four.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ class Serving:
             self.running.append(request)
             self._make_room(request, len(request.prompt))
             tokens, positions = torch.tensor([request.prompt]), torch.arange(len(request.prompt))[None]
+            # A copy: the request's own list grows, and a prompt run again over a longer row might round otherwise.
             run = _Run(tokens, positions, [list(request.blocks)], f"prompt of request {len(self.running) - 1}")
             logits = self._compare(run)
             self.prompts.append((run, logits))

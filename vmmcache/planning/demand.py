@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from vmmcache.planning.layout import CacheLayout
 from vmmcache.planning.workload import Batch, Request
@@ -37,6 +37,20 @@ Item: TypeAlias = tuple[int, int, int]
 
 # What stands for a window where there is none; a real window is at least 1.
 FULL, SSM = 0, -1
+
+
+class _Cycle(NamedTuple):
+    """A life cycle, as far as demand is concerned."""
+
+    window: int
+    sinks: int
+    share: int
+    """Of `whole`: the largest share of a slot that one layer holds."""
+    whole: int
+
+    def saved(self, scratch: int) -> int:
+        """Slots that a number of scratch blocks saves."""
+        return scratch + -scratch * self.share // self.whole if scratch > 0 else 0
 
 
 def stale_range(tokens_per_block: int, window: int | None, sink_blocks: int, history: int) -> tuple[int, int]:
@@ -72,7 +86,7 @@ class Demand:
         maximum over all (c + d, h + d), d >= 0, each request at a phase of its own.
     """
 
-    __slots__ = ("_cycles", "_group_of", "_groups", "_rewind", "_sustained", "_t")
+    __slots__ = ("_cycles", "_group_of", "_groups", "_rewind", "_sustained", "_t", "windows")
 
     def __init__(self, layout: CacheLayout, scratch_rewind: int | None = None, sustained: bool = False) -> None:
         self._t = layout.tokens_per_block
@@ -81,9 +95,11 @@ class Demand:
         self._groups = len(layout.groups)
         self._group_of = [cycle.group for cycle in layout.life_cycles]
         self._cycles = [
-            (SSM if cycle.kind == "ssm" else cycle.window or FULL, cycle.sink_blocks, *cycle.scratch)
+            _Cycle(SSM if cycle.kind == "ssm" else cycle.window or FULL, cycle.sink_blocks, *cycle.scratch)
             for cycle in layout.life_cycles
         ]
+        self.windows = self.by_group([int(cycle.window > FULL) for cycle in self._cycles])
+        """Windowed life cycles per pool group."""
 
     def of(self, batch: Batch) -> list[int]:
         """Slots per pool group for `batch`."""
@@ -114,25 +130,24 @@ class Demand:
                 blocks += own * count
             copies += count
         slots = []
-        for window, sinks, share, whole in self._cycles:
+        for cycle in self._cycles:
+            window, sinks, _, _ = cycle
             if window <= FULL:
                 slots.append(blocks if window == FULL else copies)
             elif self._sustained:
-                worst = sum(self._worst(window, sinks, share, whole, c - h) * count for c, h, count in items)
+                worst = sum(self._worst(cycle, capacity - history) * count for capacity, history, count in items)
                 slots.append(worst - min(sinks, prompt) * copies)
             else:
                 kept = max(sinks, prompt) if prompt else sinks
                 past = 1 - window
-                stale = 0
+                gone = 0
                 for _, history, count in items:
-                    gone = (history + past) // t - kept
-                    if gone > 0:
-                        stale += gone * count
-                slots.append(
-                    blocks - stale
-                    if self._rewind is None
-                    else blocks - stale - self._saved(window, kept, share, whole, items)
-                )
+                    stale = (history + past) // t - kept
+                    if stale > 0:
+                        gone += stale * count
+                if self._rewind is not None:
+                    gone += sum(cycle.saved(self._scratch(window, kept, c, h)) * count for c, h, count in items)
+                slots.append(blocks - gone)
         return slots
 
     def shared(self, items: list[Item], prompt: int) -> list[int] | None:
@@ -141,11 +156,12 @@ class Demand:
             return None
         shortest = min(history for _, history, _ in items)
         slots = []
-        for window, sinks, share, whole in self._cycles:
+        for cycle in self._cycles:
+            window, sinks, _, _ = cycle
             if window <= FULL:
                 slots.append(prompt if window == FULL else 0)
             elif self._sustained:
-                slots.append(min(sinks, prompt) + self._laggard(window, sinks, share, whole, items, prompt))
+                slots.append(min(sinks, prompt) + self._laggard(cycle, items, prompt))
             else:
                 slots.append(prompt - max(0, min(prompt, (shortest + 1 - window) // self._t) - sinks))
         return slots
@@ -161,32 +177,23 @@ class Demand:
         """Whether scratch reuse is on."""
         return self._rewind is not None
 
-    def _saved(self, window: int, kept: int, share: int, whole: int, items: list[Item]) -> int:
-        """Slots that scratch reuse saves in one life cycle, rounded for each request by itself."""
-        saved = 0
-        for capacity, history, count in items:
-            scratch = self._scratch(window, kept, capacity, history)
-            if scratch > 0:
-                saved += (scratch + -scratch * share // whole) * count
-        return saved
-
     def _scratch(self, window: int, kept: int, capacity: int, history: int) -> int:
         """Blocks that a step writes and that are stale at its end; not positive where there are none."""
         assert self._rewind is not None
         end = (max(0, capacity - self._rewind) + 1 - window) // self._t
         return end - max(kept, -(-history // self._t))
 
-    def _worst(self, window: int, sinks: int, share: int, whole: int, headroom: int) -> int:
+    def _worst(self, cycle: _Cycle, headroom: int) -> int:
         """Most slots that a long request needs while its window slides, of which a step writes `headroom` tokens."""
         t = self._t
         if self._rewind is None:
             # Sinks, and the most blocks that a run of `window - 1 + headroom` tokens can straddle.
-            return sinks + (window + headroom + t - 3) // t + 1
+            return cycle.sinks + (cycle.window + headroom + t - 3) // t + 1
         # Far enough to be past the sinks at every phase; from there on only the place within a block matters.
-        far = (sinks + 1) * t + window + self._rewind
-        return max(self._alone(window, sinks, share, whole, far + phase, headroom, sinks) for phase in range(t))
+        far = (cycle.sinks + 1) * t + cycle.window + self._rewind
+        return max(self._alone(cycle, far + phase, headroom, cycle.sinks) for phase in range(t))
 
-    def _laggard(self, window: int, sinks: int, share: int, whole: int, items: list[Item], prompt: int) -> int:
+    def _laggard(self, cycle: _Cycle, items: list[Item], prompt: int) -> int:
         """Slots beyond everybody's worst that a request can need that still pays for the shared prompt.
 
         Mostly there are none: a prompt block costs a slot, whoever pays. But a request shorter than the prompt pays for
@@ -194,23 +201,22 @@ class Demand:
         to leave the prompt that counts, so one of them and not all.
         """
         t = self._t
-        kept = max(sinks, prompt)
+        window, sinks, _, _ = cycle
         excess = 0
         for capacity, history, _ in items:
-            headroom = capacity - history
-            worst = self._worst(window, sinks, share, whole, headroom)
+            worst = self._worst(cycle, capacity - history)
             shared = prompt - max(0, min(prompt, (history + 1 - window) // t) - sinks)
             excess = max(excess, shared - worst)
-            for phase in range(t if self._rewind is not None else 0):
-                # At a given phase the need grows until the window fills, and falls from there on: the peak is there.
-                start = history + phase
+            for start in range(history, history + t) if self._rewind is not None else ():
+                # From a given place in a block the need grows until the window fills, and falls from there on.
                 peak = start + max(0, -((start + 1 - window - sinks * t) // t)) * t
-                excess = max(excess, self._alone(window, sinks, share, whole, peak, headroom, kept) - worst)
+                need = self._alone(cycle, peak, capacity - history, max(sinks, prompt))
+                excess = max(excess, need - worst)
         return excess
 
-    def _alone(self, window: int, sinks: int, share: int, whole: int, history: int, headroom: int, kept: int) -> int:
+    def _alone(self, cycle: _Cycle, history: int, headroom: int, kept: int) -> int:
         """Slots of one request that shares with nobody; blocks before `kept` are not passed through scratch."""
-        t = self._t
-        blocks = -(-(history + headroom) // t) - max(0, (history + 1 - window) // t - sinks)
-        scratch = max(0, self._scratch(window, kept, history + headroom, history))
-        return blocks - scratch - -scratch * share // whole
+        capacity = history + headroom
+        stale = max(0, (history + 1 - cycle.window) // self._t - cycle.sinks)
+        scratch = self._scratch(cycle.window, kept, capacity, history)
+        return -(-capacity // self._t) - stale - cycle.saved(scratch)

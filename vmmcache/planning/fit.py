@@ -16,12 +16,16 @@ range grows by one at most. It may fall
 - when shared prompt blocks become stale while scratch reuse keeps new blocks cheap. There the search goes by lower
   bounds: private blocks at an interval's low end, shared blocks at its high end. Half-intervals that cannot fit are
   dropped, so the result is exact; where need does grow the bound is the need, and the search is plain bisection.
+
+With many different marked requests there are many intervals. A run of them is dropped at once by what a request can
+fall by at most: over whole blocks not at all, over the rest of a block by two slots of a windowed life cycle (one that
+leaves the window, one that now passes through scratch).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vmmcache.planning.demand import Demand, Item
@@ -58,7 +62,7 @@ class Workload:
         Its unmarked requests are evaluated here, once.
     """
 
-    __slots__ = ("_deciding", "_demand", "_fixed", "_prompt", "marked", "unmarked")
+    __slots__ = ("_deciding", "_demand", "_fixed", "_prompt", "dips", "marked", "unmarked")
 
     def __init__(self, demand: Demand, batch: Batch) -> None:
         items: list[Item] = []
@@ -75,6 +79,9 @@ class Workload:
         self._prompt = demand.prompt_blocks(batch)
         self._fixed = demand.by_group(demand.private(items, self._prompt))
         self._deciding = demand.deciding(items) if self._prompt else []
+        copies = sum(marked.count for marked in self.marked)
+        self.dips = [2 * copies * windows for windows in demand.windows]
+        """By how many slots per pool group the need may fall, at most, from any level to any higher one."""
         self.unmarked = self._with_shared(self._fixed, self._deciding)
         """Slots per pool group without the marked requests."""
 
@@ -152,22 +159,32 @@ class LevelSearch:
         """The largest candidate level that fits; None where none does."""
         if self._fits(self.top):
             return self.top
-        for low, high in self._intervals():
-            level = self._highest_token(low, high) if self._token_exact else self._highest_block(low, high)
-            if level is not None:
-                return level
-        return self.bottom if self._fits(self.bottom) else None
+        cuts = self._cuts()
+        level = self._highest_between(cuts, 0, len(cuts) - 1)
+        return self.bottom if level is None and self._fits(self.bottom) else level
 
-    def _intervals(self) -> Iterator[tuple[int, int]]:
-        """Closed intervals of levels, the highest first, in which each request is still or moves with the level."""
+    def _cuts(self) -> list[int]:
+        """Levels between which each request is still or moves with the level; bottom and top included."""
         cuts = {self.bottom, self.top}
         for entry in self._marked:
             if self._token_exact or entry.lower % self._step:
                 cuts.add(entry.lower)
             if self._token_exact or (self._saves_scratch and entry.capacity % self._step):
                 cuts.add(entry.capacity)
-        points = sorted(cuts, reverse=True)
-        yield from zip(points[1:], points, strict=False)
+        return sorted(cuts)
+
+    def _highest_between(self, cuts: list[int], first: int, last: int) -> int | None:
+        """The largest candidate that fits from ``cuts[first]`` to ``cuts[last]``."""
+        if last - first > 1:
+            if not self._may_fit_from(cuts[first]):
+                return None
+            middle = (first + last) // 2
+            level = self._highest_between(cuts, middle, last)
+            return self._highest_between(cuts, first, middle) if level is None else level
+        if last == first:
+            return None
+        low, high = cuts[first], cuts[last]
+        return self._highest_token(low, high) if self._token_exact else self._highest_block(low, high)
 
     def _highest_block(self, low: int, high: int) -> int | None:
         first = -(-low // self._step)
@@ -199,16 +216,28 @@ class LevelSearch:
     def _fits(self, low: int, high: int | None = None) -> bool:
         """Whether `low` fits; with bounds only and `high` given, whether any level from `low` to `high` might."""
         shared_level = high if self._bounds_only else None
-        floors = self._base
-        for workload in self._workloads:
-            needs = self._headroom.floors(workload.at(low, shared_level))
-            floors = list(map(max, needs, floors))
-        if max(floors) > MAX_SLOTS:
+        granules = self._granules([workload.at(low, shared_level) for workload in self._workloads])
+        if granules is None:
             return False
-        granules = self._footprint.total(floors)
         if (shared_level is None or shared_level == low) and (self.least is None or granules < self.least):
             self.least = granules
         return granules <= self._usable
+
+    def _may_fit_from(self, low: int) -> bool:
+        """Whether any level from `low` on might fit."""
+        slots = []
+        for workload in self._workloads:
+            needs = workload.at(low, self.top)
+            slots.append([max(0, need - dip) for need, dip in zip(needs, workload.dips, strict=True)])
+        granules = self._granules(slots)
+        return granules is not None and granules <= self._usable
+
+    def _granules(self, slots: list[list[int]]) -> int | None:
+        """What floors for these needs take; None where they cannot be numbered."""
+        floors = self._base
+        for needs in slots:
+            floors = list(map(max, self._headroom.floors(needs), floors))
+        return None if max(floors) > MAX_SLOTS else self._footprint.total(floors)
 
 
 def reduced(request: Request, system_prompt_length: int, level: int) -> Request:

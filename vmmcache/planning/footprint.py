@@ -44,12 +44,15 @@ class Footprint:
         What rounds by itself.
     """
 
-    __slots__ = ("_parts", "granule", "segments")
+    __slots__ = ("_parts", "_totals", "granule", "segments")
 
     def __init__(self, layout: CacheLayout, granule: int, arrangement: Arrangement) -> None:
         self.granule = granule
         self.segments = layout.segments(arrangement)
         self._parts: list[list[Part]] = [[part for pool in group for part in pool] for group in self.segments]
+        self._totals = [
+            (sum(nbytes * count for nbytes, count in parts), sum(count for _, count in parts)) for parts in self._parts
+        ]
 
     def granules(self, group: int, slots: int) -> int:
         """Granules that `slots` slots of `group` take."""
@@ -70,9 +73,7 @@ class Footprint:
 
     def most_slots(self, group: int, granules: int) -> int:
         """Largest number of slots of `group` that takes no more than `granules`; at most 2^31 - 1."""
-        parts = self._parts[group]
-        nbytes = sum(size * count for size, count in parts)
-        segments = sum(count for _, count in parts)
+        nbytes, segments = self._totals[group]
         budget = granules * self.granule
         high = budget // nbytes
         if segments > 1:

@@ -121,11 +121,9 @@ def plan(
 
     level = AS_ASKED
     if problem.shrinks and quota is not None:
-        search = problem.search(quota, token_exact=token_exact, saves_scratch=scratch_rewind is not None)
-        found = search.highest()
-        if found is None:
-            raise _does_not_fit(problem, search, quota)
-        level = found
+        level = _fitted(
+            problem, quota, problem.search(quota, token_exact=token_exact, saves_scratch=demand.saves_scratch)
+        )
     floors = problem.floors(level)
     problem.check_numbers(floors)
     resolved, reductions = problem.resolved(level)
@@ -187,6 +185,14 @@ def _groups(problem: Problem, floors: Floors) -> tuple[GroupPlan, ...]:
         )
         for index, group in enumerate(problem.layout.groups)
     )
+
+
+def _fitted(problem: Problem, quota: int, search: LevelSearch) -> int:
+    """The level that a search finds."""
+    level = search.highest()
+    if level is None:
+        raise _does_not_fit(problem, search, quota)
+    return level
 
 
 def _does_not_fit(problem: Problem, search: LevelSearch, quota: int) -> PlanError:

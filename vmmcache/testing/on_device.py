@@ -17,7 +17,6 @@ class TestDevice(DriverConformance):
     """Nobody promises that the device is ours alone, so free memory is only looked at."""
 
     sole_user = False
-    checks_access = False
 
     @pytest.fixture
     def driver(self) -> VmmDriver:

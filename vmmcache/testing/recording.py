@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from vmmcache.driver import Allocation, HandleType, VmmDriver
 from vmmcache.errors import DriverError, OutOfDeviceMemory
+from vmmcache.places import Wrong
 from vmmcache.testing.order import CallOrder
 from vmmcache.testing.wrapping import WrappingDriver
 
@@ -154,6 +155,10 @@ class RecordingDriver(WrappingDriver):
         assert order.created == order.released, (
             f"{order.created} allocations were created and {order.released} released"
         )
+
+    def _refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
+        assert not self._rules, f"{verb} of {what}: {wrong.value}"
+        return super()._refuse(verb, wrong, what)
 
     # The verbs ------------------------------------------------------------------------------------------------------
 

@@ -82,13 +82,13 @@ class TensorMachine(RuleBasedStateMachine):
         raise NotImplementedError(f"{type(self).__name__} needs a method `open_driver`")
 
     def peek(self, address: int, nbytes: int) -> bytes:
-        """Look at memory. By the driver's own `read`; go around the driver where you can."""
-        return bytes(self.driver.inner.read(address, nbytes))
+        """Look at memory. By the driver's own `_read`; go around the driver where you can."""
+        return bytes(self.driver.inner._read(address, nbytes))
 
     def poke(self, address: int, data: bytes) -> None:
-        """Change memory. By the driver's own `write`; go around the driver where you can."""
-        self.driver.inner.write(address, data)
-        self.driver.inner.synchronise()
+        """Change memory. By the driver's own `_write`; go around the driver where you can."""
+        self.driver.inner._write(address, data)
+        self.driver.inner._synchronise()
 
     def __init__(self) -> None:
         super().__init__()

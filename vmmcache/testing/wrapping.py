@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from vmmcache.driver import Allocation, Granularity, HandleType, MemoryInfo, VmmDriver
+from vmmcache.errors import DriverError
+from vmmcache.places import Wrong
 
 __all__ = ["DirtyDriver", "WrappingDriver"]
 
@@ -24,33 +26,44 @@ class WrappingDriver(VmmDriver):
         # What a driver declares in its class; here it is whatever the inner one declares, or has found out since.
         vars(self).update({fact: getattr(inner, fact) for fact in VmmDriver.__annotations__})
         super().__init__(inner.index)
+        vars(self)["granule"] = inner.granule
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} around {self.inner!r}>"
 
     @property
     def device(self) -> str:
+        """What the inner driver says."""
         return self.inner.device
 
     @property
     def dlpack_device(self) -> tuple[int, int]:
+        """What the inner driver says."""
         return self.inner.dlpack_device
 
     @property
     def torch_device(self) -> str:
+        """What the inner driver says."""
         return self.inner.torch_device
 
     def granularity(self) -> Granularity:
+        """What the inner driver says."""
         return self.inner.granularity()
 
     def memory_info(self) -> MemoryInfo:
+        """What the inner driver says."""
         return self.inner.memory_info()
 
     def current(self) -> AbstractContextManager[object]:
+        """Make the inner driver's device current."""
         return self.inner.current()
 
     def check_not_capturing(self, event: str) -> None:
+        """Ask the inner driver."""
         self.inner.check_not_capturing(event)
+
+    def _refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
+        return self.inner._refuse(verb, wrong, what)
 
     def _reserve(self, nbytes: int) -> int:
         return self.inner._reserve(nbytes)
@@ -133,7 +146,7 @@ class DirtyDriver(WrappingDriver):
         del self._mapped[address]
 
     def _grant(self, address: int, nbytes: int) -> None:
-        # Nobody can have seen the memory before its first access, so this is early enough, and needs no scratch addresses.
+        # Nobody can have seen the memory before its first access: early enough, and it needs no scratch addresses.
         super()._grant(address, nbytes)
         for start, (size, handle) in self._mapped.items():
             if address <= start < address + nbytes and handle in self._fresh:

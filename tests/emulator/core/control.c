@@ -1,4 +1,5 @@
-/* The rest of the interface that tests use beside the vendor's: counters, leaks, reset; and what happens at load and exit. */
+/* The rest of the interface that tests use beside the vendor's: counters, leaks, reset; and what happens at load and
+ * exit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,10 @@ static long long used_by_all(void)
     return sum;
 }
 
-static const struct { const char *name; long long (*value)(void); } counters[] = {
+static const struct {
+    const char *name;
+    long long (*value)(void);
+} counters[] = {
     {"calls", call_count},
     {"faults", faults_fired},
     {"handles", live_handles},
@@ -49,7 +53,8 @@ EXPORT long long vmmemu_used(int device)
 
 static long long describe_leaks(char *text, size_t size)
 {
-    snprintf(text, size, "%lld reservations, %lld handles, %lld mappings", live_reservations(), live_handles(), live_mappings());
+    snprintf(text, size, "%lld reservations, %lld handles, %lld mappings", live_reservations(), live_handles(),
+             live_mappings());
     return live_reservations() + live_handles() + live_mappings();
 }
 
@@ -75,6 +80,7 @@ EXPORT void vmmemu_reset(void)
 __attribute__((constructor)) static void load(void)
 {
     knobs_load();
+    physical_open();
     journal_open();
     faults_load();
     journal_event("load", front_vendor);

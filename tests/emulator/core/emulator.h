@@ -1,5 +1,5 @@
-/* What the two fronts (cuda/, hip/) build on: real memory, a handle table, accounting, deferred device work, a journal and
- * faults. Nothing here knows a vendor's rule: fronts decide what is refused, and with which code.
+/* What the two fronts (cuda/, hip/) build on: real memory, a handle table, accounting, deferred device work, a journal
+ * and faults. Nothing here knows a vendor's rule: fronts decide what is refused, and with which code.
  *
  * One mutex guards everything. A vendor's entry point takes it in `enter` and gives it back in `leave`; whatever runs
  * between the two, here or in a front, runs alone.
@@ -54,17 +54,17 @@ int leave(int code);
 const char *plain_name(const char *function); /* without the ABI's version suffix */
 
 /* The whole of an entry point: ENTER refuses what cannot go on, LEAVE journals the verdict. */
-#define ENTER(needs, ...)                                      \
-    do {                                                       \
+#define ENTER(needs, ...)                                         \
+    do {                                                          \
         const int refused_ = enter(__func__, needs, __VA_ARGS__); \
-        if (refused_ != GO_ON)                                 \
-            return leave(refused_);                            \
+        if (refused_ != GO_ON)                                    \
+            return leave(refused_);                               \
     } while (0)
 #define LEAVE(verdict) leave(verdict)
 
 /* Supplied by a front: is the library, and if CONTEXT is asked for this thread, ready? GO_ON or the vendor's code. */
 int front_ready(unsigned needs);
-int front_device(void); /* the device that this thread's work runs on */
+int front_device(void);       /* the device that this thread's work runs on */
 void front_verdict(int code); /* what the call at hand answers */
 extern const char front_vendor[];
 
@@ -72,7 +72,8 @@ extern const char front_vendor[];
 
 void journal_open(void);
 void journal_begin(const char *call, const char *arguments);
-void note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* appended to the record of the call at hand */
+void note(const char *format, ...)
+    __attribute__((format(printf, 1, 2))); /* appended to the record of the call at hand */
 void journal_end(int code);
 /* Something no driver refuses and no correct caller does; tests demand that there is none. */
 void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -95,12 +96,13 @@ struct knobs {
 extern struct knobs knob;
 void knobs_load(void);
 
-/* allocations.c: physical memory, and handles to it ---------------------------------------------------------------- */
+/* physical.c, allocations.c, exports.c: memory, and handles to it
+ * ------------------------------------------------------ */
 
 struct properties {
-    int type;           /* pinned 1, AMD's uncached 0x40000000 */
-    int handle_types;   /* as requested */
-    int location_type;  /* device 1, host 2, ... */
+    int type;          /* pinned 1, AMD's uncached 0x40000000 */
+    int handle_types;  /* as requested */
+    int location_type; /* device 1, host 2, ... */
     int location_id;
     bool rdma;
 };
@@ -126,11 +128,14 @@ void allocation_release(struct allocation *allocation); /* one reference less */
 void allocation_retain(struct allocation *allocation);
 void allocation_mapped(struct allocation *allocation);
 void allocation_unmapped(struct allocation *allocation);
-int allocation_file(const struct allocation *allocation); /* a descriptor that stays the allocation's */
-int allocation_export(const struct allocation *allocation); /* a descriptor for the caller, or -1 */
+int allocation_file(const struct allocation *allocation);       /* a descriptor that stays the allocation's */
+int64_t allocation_offset(const struct allocation *allocation); /* where in the file its bytes begin */
+int allocation_export(const struct allocation *allocation);     /* a descriptor for the caller, or -1 */
 void allocation_fabric(const struct allocation *allocation, unsigned char handle[64]);
 struct allocation *allocation_import(int descriptor, int *error);
 struct allocation *allocation_import_fabric(const unsigned char handle[64], int *error);
+void physical_open(void);
+int dmabuf_of(uint64_t address, size_t size); /* a descriptor for the caller, or -1 */
 struct physical *memory_of(const struct allocation *allocation);
 void physical_hold(struct physical *physical);
 void physical_drop(struct physical *physical);
@@ -140,7 +145,8 @@ long long live_handles(void);
 long long device_used(int device);
 long long device_free(int device);
 
-/* places.c: addresses and what is mapped there --------------------------------------------------------------------- */
+/* reservations.c, mappings.c, plain.c: addresses and what is mapped there --------------------------------------------
+ */
 
 struct mapping {
     TAILQ_ENTRY(mapping) by_address;
@@ -157,23 +163,30 @@ struct reservation {
     LIST_ENTRY(reservation) link;
     uint64_t base;
     size_t size;
-    TAILQ_HEAD(, mapping) mappings;  /* ascending addresses */
-    TAILQ_HEAD(, mapping) by_age;    /* oldest first */
-    LIST_HEAD(, kept) kept;          /* memory that the range goes on holding until it is freed */
-    bool plain;   /* cuMemAlloc, hipMalloc: no VMM memory */
-    bool dropped; /* the HIP layer has forgotten it, the layer below has not */
+    TAILQ_HEAD(places_in_order, mapping) mappings; /* ascending addresses */
+    TAILQ_HEAD(, mapping) by_age;                  /* oldest first */
+    LIST_HEAD(, kept) kept;                        /* memory that the range goes on holding until it is freed */
+    bool plain;                                    /* cuMemAlloc, hipMalloc: no VMM memory */
+    bool dropped;                                  /* the HIP layer has forgotten it, the layer below has not */
 };
 
 struct reservation *reserve(size_t size, size_t alignment, uint64_t hint);
 struct reservation *reservation_at(uint64_t base);
 struct reservation *reservation_over(uint64_t address, size_t size); /* that holds the whole range */
 bool reservation_free(struct reservation *reservation);
+void keep(struct reservation *reservation, struct physical *memory);
 long long live_reservations(void);
 long long reserved_bytes(void);
 
+/* From a mapping on, all that begin before an address. */
+#define EACH_MAPPING(mapping, first, end)                                           \
+    for (struct mapping *mapping = first; mapping != NULL && mapping->base < (end); \
+         mapping = TAILQ_NEXT(mapping, by_address))
+
 struct mapping *mapping_at(uint64_t address); /* any address inside */
 bool range_is_unmapped(uint64_t address, size_t size);
-/* The first mapping of a run of whole mappings without a hole that is exactly [address, address + size); NULL if none. */
+/* The first mapping of a run of whole mappings without a hole that is exactly [address, address + size); NULL if none.
+ */
 struct mapping *whole_run(uint64_t address, size_t size);
 bool fully_mapped(uint64_t address, size_t size);
 struct mapping *map(struct reservation *reservation, uint64_t address, size_t size, struct allocation *allocation);
@@ -188,7 +201,8 @@ long long mapped_bytes(void);
 uint64_t plain_alloc(size_t size, int device); /* 0: out of memory */
 bool plain_free(uint64_t address);
 
-/* work.c: what the device has been asked to do and may not have done yet --------------------------------------------- */
+/* work.c, streams.c, graphs.c: what the device has been asked to do and may not have done yet ------------------------
+ */
 
 enum { NULL_STREAM = 0, LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 };
 

@@ -1,5 +1,5 @@
-/* Faults: the n-th call of a name, or a share of all calls by a seeded generator, answers a chosen code instead of doing
- * anything; or hangs; or dies. */
+/* Faults: the n-th call of a name, or a share of all calls by a seeded generator, answers a chosen code instead of
+ * doing anything; or hangs; or dies. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ enum { PLANS = 64, CODES = 16 };
 enum { HANG = -2, ABORT = -3, CRASH = -4, EXIT = -5 }; /* instead of a code */
 
 static struct plan {
-    char call[48]; /* "*": any */
+    char call[48];         /* "*": any */
     long long skip, times; /* times 0: a free place */
     int code;
 } plans[PLANS];
@@ -42,8 +42,14 @@ static uint64_t draw(void)
 
 static int action_named(const char *name)
 {
-    static const struct { const char *name; int action; } actions[] = {
-        {"hang", HANG}, {"abort", ABORT}, {"crash", CRASH}, {"exit", EXIT},
+    static const struct {
+        const char *name;
+        int action;
+    } actions[] = {
+        {"hang", HANG},
+        {"abort", ABORT},
+        {"crash", CRASH},
+        {"exit", EXIT},
     };
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         if (strcmp(actions[i].name, name) == 0)
@@ -63,10 +69,8 @@ static int act(int action)
         unlock(); /* other threads may go on, as they could with a driver that waits for its device */
         for (;;)
             pause();
-    case ABORT:
-        abort();
-    case EXIT:
-        _exit(3);
+    case ABORT: abort();
+    case EXIT: _exit(3);
     default:
         /* The process's own handler may not stop the crash: it is the library's, and final. */
         signal(SIGSEGV, SIG_DFL);
@@ -142,8 +146,8 @@ static int add(const char *call, long long nth, long long times, int code)
     return OK;
 }
 
-/* "cuMemCreate:3:2" the third call answers 2; ":hang", ":abort", ":crash", ":exit" instead of the code; a fourth field is how
- * many calls in a row; several plans with ";". */
+/* "cuMemCreate:3:2" the third call answers 2; ":hang", ":abort", ":crash", ":exit" instead of the code; a fourth field
+ * is how many calls in a row; several plans with ";". */
 void faults_load(void)
 {
     const char *wanted = getenv("VMMEMU_FAULTS");
@@ -165,7 +169,8 @@ EXPORT int vmmemu_fail(const char *call, long long nth, long long times, int cod
     return verdict;
 }
 
-EXPORT int vmmemu_fail_randomly(const char *calls, unsigned per_million, const int *codes, unsigned count, uint64_t seed)
+EXPORT int vmmemu_fail_randomly(const char *calls, unsigned per_million, const int *codes, unsigned count,
+                                uint64_t seed)
 {
     if (count == 0 || count > CODES)
         return INVALID_VALUE;

@@ -72,10 +72,12 @@ void note(const char *format, ...)
     va_end(list);
 }
 
-/* One line of JSON. Texts are ours: no quotes, no backslashes. One write per line, so that processes may share a file. */
+/* One line of JSON. Texts are ours: no quotes, no backslashes. One write per line, so that processes may share a file.
+ */
 static int render(const struct record *record, char *line, size_t size)
 {
-    return snprintf(line, size, "{\"sequence\":%lld,\"pid\":%d,\"thread\":%d,\"call\":\"%s\",\"text\":\"%s\",\"code\":%d}",
+    return snprintf(line, size,
+                    "{\"sequence\":%lld,\"pid\":%d,\"thread\":%d,\"call\":\"%s\",\"text\":\"%s\",\"code\":%d}",
                     record->sequence, (int)getpid(), (int)record->thread, record->call, record->text, record->code);
 }
 

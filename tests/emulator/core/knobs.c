@@ -9,7 +9,10 @@
 
 struct knobs knob;
 
-static const struct { const char *name; long long *value; } table[] = {
+static const struct {
+    const char *name;
+    long long *value;
+} table[] = {
 #define ROW(name, value, meaning) {#name, &knob.name},
     KNOBS(ROW)
 #undef ROW

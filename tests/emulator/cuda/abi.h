@@ -1,4 +1,5 @@
-/* The part of CUDA's binary interface that the front implements: layouts and numbers of x86-64 Linux, in our own words. */
+/* The part of CUDA's binary interface that the front implements: layouts and numbers of x86-64 Linux, in our own words.
+ */
 #ifndef CUDA_ABI_H
 #define CUDA_ABI_H
 

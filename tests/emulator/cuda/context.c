@@ -58,7 +58,8 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return LEAVE(OK);
 }
 
-/* [H] one that was not retained: 201. The last release resets it; a thread that has it on its stack keeps a dead one. */
+/* [H] one that was not retained: 201. The last release resets it; a thread that has it on its stack keeps a dead one.
+ */
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     ENTER(INITIALISED, "device=%d", device);

@@ -1,8 +1,6 @@
 /* Initialisation, devices, error names: what a program asks before it has a context. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "abi.h"
 
@@ -90,19 +88,20 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 static int attribute_value(int attribute)
 {
     switch (attribute) {
-    case 16: return 132;  /* multiprocessors */
-    case 33: return 1;    /* PCI bus */
-    case 41: return 1;    /* unified addressing */
-    case 75: return 9;    /* compute capability */
+    case 16: return 132; /* multiprocessors */
+    case 33: return 1;   /* PCI bus */
+    case 41: return 1;   /* unified addressing */
+    case 75: return 9;   /* compute capability */
     case 102: return (int)knob.vmm_attr;
     case 103: return (int)knob.posix_fd_attr;
-    case 107: return 0;   /* compression */
+    case 107: return 0; /* compression */
     case 110: return (int)knob.rdma_attr;
-    case 115: return 1;   /* memory pools */
+    case 115: return 1; /* memory pools */
     case 116: return (int)knob.rdma_legacy_attr;
     case 124: return (int)knob.dmabuf_attr;
     case 128: return (int)knob.fabric_attr;
-    case 141: case 145: return knob.version >= 13000; /* VMM on the host */
+    case 141:
+    case 145: return knob.version >= 13000; /* VMM on the host */
     default: return 0;
     }
 }
@@ -126,53 +125,4 @@ EXPORT CUresult cuDeviceCanAccessPeer(int *answer, CUdevice device, CUdevice pee
         return LEAVE(INVALID_DEVICE);
     *answer = device != peer && knob.peer;
     return LEAVE(OK);
-}
-
-/* Errors ----------------------------------------------------------------------------------------------------------- */
-
-static const struct { int code; const char *name, *text; } errors[] = {
-    {0, "CUDA_SUCCESS", "no error"},
-    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
-    {34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
-    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {401, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
-    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {600, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-    {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
-    {800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
-    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
-    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
-    {906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "operation would make the legacy stream depend on a capturing blocking stream"},
-    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
-};
-
-static CUresult describe(CUresult error, const char **text, bool name)
-{
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
-        if (errors[i].code == error) {
-            *text = name ? errors[i].name : errors[i].text;
-            return OK;
-        }
-    *text = NULL;
-    return INVALID_VALUE;
-}
-
-EXPORT CUresult cuGetErrorName(CUresult error, const char **text)
-{
-    ENTER(ANYTIME, "error=%d", error);
-    return LEAVE(describe(error, text, true));
-}
-
-EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
-{
-    ENTER(ANYTIME, "error=%d", error);
-    return LEAVE(describe(error, text, false));
 }

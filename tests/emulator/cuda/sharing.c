@@ -1,10 +1,5 @@
 /* Handles that leave the process, and what a pointer's owner can find out about it. */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "abi.h"
 
@@ -73,23 +68,10 @@ static bool equal(const struct properties *one, const struct properties *other)
 static bool alike(CUdeviceptr ptr, size_t size)
 {
     const struct mapping *first = mapping_at(ptr);
-    for (const struct mapping *mapping = first; mapping != NULL && mapping->base < ptr + size; mapping = TAILQ_NEXT(mapping, by_address))
+    EACH_MAPPING (mapping, mapping_at(ptr), ptr + size)
         if (!equal(&mapping->allocation->properties, &first->allocation->properties))
             return false;
     return true;
-}
-
-/* Within one allocation the descriptor is the memory itself. Over several it only stands for them: its size is right, its
- * bytes are nobody's. */
-static int range_file(CUdeviceptr ptr, size_t size)
-{
-    const struct mapping *mapping = mapping_at(ptr);
-    if (ptr + size <= mapping->base + mapping->size)
-        return allocation_export(mapping->allocation);
-    char name[64];
-    snprintf(name, sizeof name, "vmmemu-dmabuf:%#llx:%zu", ptr, size);
-    const int descriptor = memfd_create(name, MFD_CLOEXEC);
-    return descriptor >= 0 && ftruncate(descriptor, (off_t)size) == 0 ? descriptor : -1;
 }
 
 static CUresult range_handle(void *handle, CUdeviceptr ptr, size_t size, int type, unsigned long long flags)
@@ -98,11 +80,11 @@ static CUresult range_handle(void *handle, CUdeviceptr ptr, size_t size, int typ
         return NOT_SUPPORTED;
     if ((flags & DMA_BUF_PCIE) && knob.dmabuf_pcie_code != 0)
         return (CUresult)knob.dmabuf_pcie_code; /* [I] libfabric#10976, #10995 */
-    if (!fully_mapped(ptr, size)) /* [H] */
+    if (!fully_mapped(ptr, size))               /* [H] */
         return INVALID_VALUE;
     if (!alike(ptr, size))
         return INVALID_VALUE;
-    const int descriptor = range_file(ptr, size);
+    const int descriptor = dmabuf_of(ptr, size);
     if (descriptor < 0)
         return OUT_OF_MEMORY;
     memcpy(handle, &descriptor, sizeof descriptor);
@@ -111,11 +93,12 @@ static CUresult range_handle(void *handle, CUdeviceptr ptr, size_t size, int typ
     return OK;
 }
 
-EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, int type, unsigned long long flags)
+EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t size, int type,
+                                              unsigned long long flags)
 {
     /* Arguments come before everything else: a library that is not initialised answers 1 to nonsense, not 3 [T]. */
-    const bool sane = handle != NULL && ptr % HOST_PAGE == 0 && size % HOST_PAGE == 0 && size > 0 && type == DMA_BUF_FD &&
-                      (flags & ~(unsigned long long)DMA_BUF_PCIE) == 0;
+    const bool sane = handle != NULL && ptr % HOST_PAGE == 0 && size % HOST_PAGE == 0 && size > 0 &&
+                      type == DMA_BUF_FD && (flags & ~(unsigned long long)DMA_BUF_PCIE) == 0;
     ENTER(sane ? CONTEXT : ANYTIME, "ptr=%#llx size=%zu type=%d flags=%llu", ptr, size, type, flags);
     return LEAVE(sane ? range_handle(handle, ptr, size, type, flags) : INVALID_VALUE);
 }
@@ -157,12 +140,15 @@ static CUresult attribute_of(void *data, int attribute, CUdeviceptr ptr)
     switch (attribute) {
     case 2: *(unsigned *)data = allocation->properties.location_type == LOCATION_DEVICE ? 2 : 1; return OK;
     case 3: *(unsigned long long *)data = ptr; return OK;
-    case 7: case 20: *(unsigned long long *)data = allocation->handle; return OK;
+    case 7:
+    case 20: *(unsigned long long *)data = allocation->handle; return OK;
     case 8: *(int *)data = 0; return OK;
     case 9: *(int *)data = allocation->properties.location_id; return OK;
     case 10: *(int *)data = reservation->plain; return OK; /* legacy IPC does not take VMM memory */
     case 14: *(unsigned long long *)data = (unsigned)allocation->properties.handle_types; return OK;
-    case 15: *(int *)data = allocation->properties.rdma && knob.rdma_honoured; return OK; /* [I] a request only: ucx#10007 */
+    case 15:
+        *(int *)data = allocation->properties.rdma && knob.rdma_honoured;
+        return OK; /* [I] a request only: ucx#10007 */
     case 16: *(int *)data = mapping->access[current_device() < 0 ? 0 : current_device()]; return OK;
     case 18: *(unsigned long long *)data = mapping->size; return OK;
     case 19: *(unsigned long long *)data = mapping->base; return OK;

@@ -117,8 +117,8 @@ static int look_up(const char *name, int version, void **function)
     return status;
 }
 
-/* A real one (535) answers 0 with NULL for what it does not know, and says why in the status; v1 answers 500 [T]. Not in the
- * journal: the bindings ask half a thousand times. */
+/* A real one (535) answers 0 with NULL for what it does not know, and says why in the status; v1 answers 500 [T]. Not
+ * in the journal: the bindings ask half a thousand times. */
 EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
     (void)flags;

@@ -1,55 +1,20 @@
-/* The VMM calls, each a list of rules with where it comes from: [H] cuda.h 13.0's text, [I] a public issue, [?] assumed. */
+/* The VMM calls, each a list of rules with where it comes from: [H] cuda.h 13.0's text, [I] a public issue, [?]
+ * assumed. */
 #include <string.h>
 
 #include "abi.h"
 
-/* Addresses -------------------------------------------------------------------------------------------------------- */
-
-static CUresult address_reserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
-{
-    if (knob.reserve_code != 0)
-        return (CUresult)knob.reserve_code;
-    if (ptr == NULL || flags != 0)
-        return INVALID_VALUE;
-    if (size == 0 || size % HOST_PAGE != 0 || hint % HOST_PAGE != 0) /* [H] of the host's page, not of the granularity */
-        return INVALID_VALUE;
-    if ((alignment & (alignment - 1)) != 0) /* [H] 0 or a power of two */
-        return INVALID_VALUE;
-    if (alignment != 0 && knob.reserve_aligned_code != 0)
-        return (CUresult)knob.reserve_aligned_code;
-    const struct reservation *reservation = reserve(size, alignment, hint);
-    if (reservation == NULL)
-        return OUT_OF_MEMORY;
-    *ptr = reservation->base;
-    note("-> ptr=%#llx", *ptr);
-    return OK;
-}
-
-EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
-{
-    ENTER(INITIALISED | VMM, "size=%zu alignment=%zu hint=%#llx flags=%llu", size, alignment, hint, flags);
-    return LEAVE(address_reserve(ptr, size, alignment, hint, flags));
-}
-
-static CUresult address_free(CUdeviceptr ptr, size_t size)
-{
-    struct reservation *reservation = reservation_at(ptr);
-    if (reservation == NULL || reservation->plain || reservation->size != size) /* [H] both as reserved */
-        return INVALID_VALUE;
-    if (!TAILQ_EMPTY(&reservation->mappings)) { /* [?] undocumented */
-        violation("addresses at %#llx freed while memory is mapped there", ptr);
-        return INVALID_VALUE;
-    }
-    return reservation_free(reservation) ? OK : INVALID_VALUE;
-}
-
-EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
-{
-    ENTER(INITIALISED | VMM, "ptr=%#llx size=%zu", ptr, size);
-    return LEAVE(address_free(ptr, size));
-}
-
 /* Memory ----------------------------------------------------------------------------------------------------------- */
+
+/* How the journal tells of properties; none at all are -1. */
+#define SHOWN "types=%d location=%d:%d rdma=%d"
+#define SHOW(prop) \
+    (prop).requestedHandleTypes, (prop).location.type, (prop).location.id, (prop).allocFlags.gpuDirectRDMACapable
+
+static CUmemAllocationProp shown_properties(const CUmemAllocationProp *prop)
+{
+    return prop != NULL ? *prop : (CUmemAllocationProp){.requestedHandleTypes = -1, .location = {-1, -1}};
+}
 
 /* What create and the granularity call both want of properties. */
 static CUresult check_properties(const CUmemAllocationProp *prop)
@@ -57,14 +22,11 @@ static CUresult check_properties(const CUmemAllocationProp *prop)
     if (prop == NULL || prop->type != TYPE_PINNED)
         return INVALID_VALUE;
     switch (prop->location.type) {
-    case LOCATION_DEVICE:
-        return is_device(prop->location.id) ? OK : INVALID_DEVICE;
+    case LOCATION_DEVICE: return is_device(prop->location.id) ? OK : INVALID_DEVICE;
     case LOCATION_HOST: /* [H] the id is ignored; no handle to share */
         return knob.version < 13000 ? INVALID_VALUE : prop->requestedHandleTypes == HANDLE_NONE ? OK : INVALID_VALUE;
-    case LOCATION_HOST_NUMA:
-        return prop->location.id == 0 ? OK : INVALID_VALUE;
-    default: /* [H] HOST_NUMA_CURRENT too */
-        return INVALID_VALUE;
+    case LOCATION_HOST_NUMA: return prop->location.id == 0 ? OK : INVALID_VALUE;
+    default: /* [H] HOST_NUMA_CURRENT too */ return INVALID_VALUE;
     }
 }
 
@@ -96,8 +58,8 @@ static CUresult create(CUhandle *handle, size_t size, const CUmemAllocationProp 
         return refused;
     if (prop->allocFlags.gpuDirectRDMACapable && knob.rdma_create_code != 0)
         return (CUresult)knob.rdma_create_code;
-    const struct properties properties = {
-        prop->type, prop->requestedHandleTypes, prop->location.type, prop->location.id, prop->allocFlags.gpuDirectRDMACapable};
+    const struct properties properties = {prop->type, prop->requestedHandleTypes, prop->location.type,
+                                          prop->location.id, prop->allocFlags.gpuDirectRDMACapable};
     int error;
     const int device = prop->location.type == LOCATION_DEVICE ? prop->location.id : -1;
     const struct allocation *allocation = allocation_create(size, device, &properties, &error);
@@ -110,8 +72,8 @@ static CUresult create(CUhandle *handle, size_t size, const CUmemAllocationProp 
 
 EXPORT CUresult cuMemCreate(CUhandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
-    ENTER(INITIALISED | VMM, "size=%zu types=%d location=%d:%d rdma=%d flags=%llu", size, prop ? prop->requestedHandleTypes : -1,
-          prop ? prop->location.type : -1, prop ? prop->location.id : -1, prop ? prop->allocFlags.gpuDirectRDMACapable : -1, flags);
+    const CUmemAllocationProp shown = shown_properties(prop);
+    ENTER(INITIALISED | VMM, "size=%zu " SHOWN " flags=%llu", size, SHOW(shown), flags);
     return LEAVE(create(handle, size, prop, flags));
 }
 
@@ -119,7 +81,8 @@ static CUresult release(CUhandle handle)
 {
     struct allocation *allocation = allocation_find(handle);
     if (allocation == NULL) { /* [H] undefined behaviour; here it is refused, and never forgotten */
-        violation(allocation_was_released(handle) ? "handle %#llx released twice" : "unknown handle %#llx released", handle);
+        violation(allocation_was_released(handle) ? "handle %#llx released twice" : "unknown handle %#llx released",
+                  handle);
         return INVALID_VALUE;
     }
     allocation_release(allocation);
@@ -161,8 +124,8 @@ EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop
 
 EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, int option)
 {
-    ENTER(INITIALISED, "types=%d location=%d:%d rdma=%d option=%d", prop ? prop->requestedHandleTypes : -1,
-          prop ? prop->location.type : -1, prop ? prop->location.id : -1, prop ? prop->allocFlags.gpuDirectRDMACapable : -1, option);
+    const CUmemAllocationProp shown = shown_properties(prop);
+    ENTER(INITIALISED, SHOWN " option=%d", SHOW(shown), option);
     if (knob.gran_code != 0) /* [I] vGPU: xgboost#12217 */
         return LEAVE((CUresult)knob.gran_code);
     const CUresult refused = check_properties(prop);
@@ -219,76 +182,4 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     ENTER(INITIALISED | VMM, "ptr=%#llx size=%zu", ptr, size);
     return LEAVE(unmap_memory(ptr, size));
-}
-
-/* Access ----------------------------------------------------------------------------------------------------------- */
-
-static CUresult check_desc(const CUmemAccessDesc *desc, const struct mapping *mapping)
-{
-    if (desc->flags != ACCESS_NONE && desc->flags != ACCESS_READ && desc->flags != ACCESS_READ_WRITE)
-        return INVALID_VALUE;
-    const bool on_host = mapping->allocation->properties.location_type != LOCATION_DEVICE;
-    switch (desc->location.type) {
-    case LOCATION_DEVICE:
-        if (!is_device(desc->location.id))
-            return INVALID_DEVICE;
-        /* [?] no way from one device to the other. */
-        return on_host || knob.peer || desc->location.id == mapping->allocation->properties.location_id ? OK : INVALID_DEVICE;
-    case LOCATION_HOST:
-    case LOCATION_HOST_NUMA: /* [H] only for memory on the host */
-        return on_host ? OK : INVALID_VALUE;
-    default:
-        return INVALID_VALUE;
-    }
-}
-
-/* The first mapping that a SetAccess of the range concerns, or NULL where the range is refused. */
-static struct mapping *range_for_access(CUdeviceptr ptr, size_t size)
-{
-    if (knob.strict_access)
-        return whole_run(ptr, size); /* [H] "containing all allocations"; a hole: 1 */
-    if (ptr % (size_t)knob.gran_min != 0 || size % (size_t)knob.gran_min != 0 || !fully_mapped(ptr, size))
-        return NULL;
-    return mapping_at(ptr);
-}
-
-static CUresult set_access_of(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
-{
-    struct mapping *first = size > 0 ? range_for_access(ptr, size) : NULL;
-    if (first == NULL || first->reservation->plain || desc == NULL || count == 0)
-        return INVALID_VALUE;
-    /* All or nothing: everything is checked before anything is set. */
-    for (struct mapping *mapping = first; mapping != NULL && mapping->base < ptr + size; mapping = TAILQ_NEXT(mapping, by_address)) {
-        if (mapping->allocation->properties.rdma && knob.rdma_access_code != 0)
-            return (CUresult)knob.rdma_access_code; /* [I] WSL2: pytorch#192330 */
-        for (size_t i = 0; i < count; i++) {
-            const CUresult refused = check_desc(&desc[i], mapping);
-            if (refused != OK)
-                return refused;
-        }
-    }
-    for (struct mapping *mapping = first; mapping != NULL && mapping->base < ptr + size; mapping = TAILQ_NEXT(mapping, by_address))
-        for (size_t i = 0; i < count; i++)
-            set_access(mapping, desc[i].location.type == LOCATION_DEVICE ? desc[i].location.id : HOST_PLACE, desc[i].flags);
-    return OK;
-}
-
-EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
-{
-    const bool there = desc != NULL && count > 0;
-    ENTER(INITIALISED | VMM, "ptr=%#llx size=%zu count=%zu location=%d:%d access=%d", ptr, size, count,
-          there ? desc->location.type : -1, there ? desc->location.id : -1, there ? desc->flags : -1);
-    return LEAVE(set_access_of(ptr, size, desc, count));
-}
-
-EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
-{
-    ENTER(INITIALISED, "ptr=%#llx location=%d:%d", ptr, location ? location->type : -1, location ? location->id : -1);
-    const struct mapping *mapping = mapping_at(ptr);
-    if (mapping == NULL || location == NULL || flags == NULL)
-        return LEAVE(INVALID_VALUE);
-    if (location->type == LOCATION_DEVICE && !is_device(location->id))
-        return LEAVE(INVALID_DEVICE);
-    *flags = mapping->access[location->type == LOCATION_DEVICE ? location->id : HOST_PLACE];
-    return LEAVE(OK);
 }

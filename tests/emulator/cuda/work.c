@@ -26,18 +26,19 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
     return LEAVE(plain_free(ptr) ? OK : INVALID_VALUE);
 }
 
-/* Setting and copying: those without a stream use the null stream, and to the host they need not have happened. --------- */
+/* Setting and copying: those without a stream use the null stream, and to the host they need not have happened.
+ * --------- */
 
-#define SETTING(name, type, width)                                                                          \
-    EXPORT CUresult cuMemset##name##_v2(CUdeviceptr ptr, type value, size_t count)                           \
-    {                                                                                                        \
-        ENTER(CONTEXT, "ptr=%#llx value=%#x count=%zu", ptr, (unsigned)value, count);                        \
-        return LEAVE(set_memory(ptr, count, value, width, NULL_STREAM));                                     \
-    }                                                                                                        \
-    EXPORT CUresult cuMemset##name##Async(CUdeviceptr ptr, type value, size_t count, CUstream stream)        \
-    {                                                                                                        \
-        ENTER(CONTEXT, "ptr=%#llx value=%#x count=%zu stream=%#zx", ptr, (unsigned)value, count, stream);    \
-        return LEAVE(set_memory(ptr, count, value, width, stream));                                          \
+#define SETTING(name, type, width)                                                                        \
+    EXPORT CUresult cuMemset##name##_v2(CUdeviceptr ptr, type value, size_t count)                        \
+    {                                                                                                     \
+        ENTER(CONTEXT, "ptr=%#llx value=%#x count=%zu", ptr, (unsigned)value, count);                     \
+        return LEAVE(set_memory(ptr, count, value, width, NULL_STREAM));                                  \
+    }                                                                                                     \
+    EXPORT CUresult cuMemset##name##Async(CUdeviceptr ptr, type value, size_t count, CUstream stream)     \
+    {                                                                                                     \
+        ENTER(CONTEXT, "ptr=%#llx value=%#x count=%zu stream=%#zx", ptr, (unsigned)value, count, stream); \
+        return LEAVE(set_memory(ptr, count, value, width, stream));                                       \
     }
 
 SETTING(D8, unsigned char, 1)

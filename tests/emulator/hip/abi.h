@@ -1,4 +1,5 @@
-/* The part of HIP's binary interface that the front implements: layouts and numbers of x86-64 Linux, in our own words. */
+/* The part of HIP's binary interface that the front implements: layouts and numbers of x86-64 Linux, in our own words.
+ */
 #ifndef HIP_ABI_H
 #define HIP_ABI_H
 
@@ -45,6 +46,9 @@ enum { DMA_BUF_FD = 1, DMA_BUF_PCIE = 1 };
 
 /* HIP's version integers from which something is there. */
 enum { ROCM_7_0 = 70000000, ROCM_7_14 = 71400000 };
+
+/* addresses.c */
+int crash(void); /* as where the real library follows a NULL pointer */
 
 /* device.c */
 bool is_device(int device);

@@ -3,13 +3,13 @@
 
 enum { WALK = 0, PREFIX_SUM = 1, REPAIRED = 2 };
 
-/* ROCm 7.0 to 7.2: the sizes of all mappings of the reservation, added up in the order in which they were mapped, must hit
- * `size` exactly. Where the range begins plays no part. */
+/* ROCm 7.0 to 7.2: the sizes of all mappings of the reservation, added up in the order in which they were mapped, must
+ * hit `size` exactly. Where the range begins plays no part. */
 static bool is_prefix_sum(const struct mapping *inside, size_t size)
 {
     size_t sum = 0;
     const struct mapping *mapping;
-    TAILQ_FOREACH(mapping, &inside->reservation->by_age, by_age) {
+    TAILQ_FOREACH (mapping, &inside->reservation->by_age, by_age) {
         sum += mapping->size;
         if (sum >= size)
             break;
@@ -30,7 +30,8 @@ static bool is_whole_number(const struct mapping *first, size_t size)
     return sum == size;
 }
 
-/* ROCr, below all of them: mappings must start exactly where the walk has come to. A range that ends inside one is rounded up. */
+/* ROCr, below all of them: mappings must start exactly where the walk has come to. A range that ends inside one is
+ * rounded up. */
 static bool walk(const struct mapping *first, uint64_t ptr, size_t size)
 {
     uint64_t at = ptr;
@@ -58,9 +59,10 @@ static void grant(struct mapping *mapping, int place, int flags)
     const int owner = mapping->allocation->device;
     const bool to_owner = place == owner;
     set_access(mapping, place, flags);
-    /* [I] 7.14: a peer's grant drops the owner's pages, a later grant of the owner's brings them back: rocm-systems#9908 and
-     * xla#46576. */
-    if (knob.peer_grant_corrupts && !to_owner && owner >= 0 && place < MAX_DEVICES && mapping->access[owner] != ACCESS_NONE)
+    /* [I] 7.14: a peer's grant drops the owner's pages, a later grant of the owner's brings them back:
+     * rocm-systems#9908 and xla#46576. */
+    if (knob.peer_grant_corrupts && !to_owner && owner >= 0 && place < MAX_DEVICES &&
+        mapping->access[owner] != ACCESS_NONE)
         lose_pages(mapping);
     if (to_owner && mapping->wrong_pages)
         find_pages(mapping);
@@ -84,7 +86,7 @@ static int one_desc(uint64_t ptr, size_t size, const hipMemAccessDesc *desc)
         return INVALID_VALUE; /* [I] rocm-systems#11185 */
     if (!host && desc->location.id != first->allocation->device && first->allocation->device >= 0 && !knob.peer)
         return INVALID_DEVICE; /* [?] */
-    for (struct mapping *mapping = first; mapping != NULL && mapping->base < ptr + size; mapping = TAILQ_NEXT(mapping, by_address))
+    EACH_MAPPING (mapping, first, ptr + size)
         grant(mapping, host ? HOST_PLACE : desc->location.id, desc->flags);
     return OK;
 }
@@ -112,7 +114,8 @@ EXPORT hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc
 
 EXPORT hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr)
 {
-    ENTER(INITIALISED | VMM, "ptr=%p location=%d:%d", ptr, location ? location->type : -1, location ? location->id : -1);
+    ENTER(INITIALISED | VMM, "ptr=%p location=%d:%d", ptr, location ? location->type : -1,
+          location ? location->id : -1);
     const struct mapping *mapping = mapping_at(number(ptr));
     if (flags == NULL || location == NULL || mapping == NULL)
         return LEAVE(INVALID_VALUE);

@@ -28,8 +28,8 @@ EXPORT hipError_t hipMemExportToShareableHandle(void *shareable, hipHandle handl
     return LEAVE(export_handle(shareable, handle, type, flags));
 }
 
-/* Up to 7.0 the argument is where the descriptor is, from 7.1 the descriptor itself, cast [S]. Given the other kind, the older
- * library reads at address 5. */
+/* Up to 7.0 the argument is where the descriptor is, from 7.1 the descriptor itself, cast [S]. Given the other kind,
+ * the older library reads at address 5. */
 static int descriptor_of(void *shareable)
 {
     return knob.import_by_pointer ? *(const int *)shareable : (int)(intptr_t)shareable;
@@ -71,7 +71,7 @@ static int range_handle(void *handle, uint64_t ptr, size_t size, int type, unsig
         return INVALID_VALUE;
     if (ptr + size > mapping->base + mapping->size && !knob.dmabuf_several)
         return INVALID_VALUE; /* [S] ROCr looks up one allocation; [?] whether newer ones do */
-    const int descriptor = allocation_export(mapping->allocation);
+    const int descriptor = dmabuf_of(ptr, size);
     if (descriptor < 0)
         return OUT_OF_MEMORY;
     memcpy(handle, &descriptor, sizeof descriptor);
@@ -79,7 +79,8 @@ static int range_handle(void *handle, uint64_t ptr, size_t size, int type, unsig
     return OK;
 }
 
-EXPORT hipError_t hipMemGetHandleForAddressRange(void *handle, void *ptr, size_t size, int type, unsigned long long flags)
+EXPORT hipError_t hipMemGetHandleForAddressRange(void *handle, void *ptr, size_t size, int type,
+                                                 unsigned long long flags)
 {
     ENTER(INITIALISED | VMM, "ptr=%p size=%zu type=%d flags=%llu", ptr, size, type, flags);
     return LEAVE(range_handle(handle, number(ptr), size, type, flags));

@@ -1,70 +1,20 @@
-/* The VMM calls of HIP: addresses, memory, map and unmap. Which version does what is in knobs: A = ROCm 6.1 to 6.3 (and 6.4),
- * B = 7.0 to 7.2, C = 7.14 and 10. [S] read in clr's or ROCr's source, [I] a public issue, [?] assumed. */
-#include <signal.h>
+/* The VMM calls of HIP: memory, map and unmap. Which version does what is in knobs: A = ROCm 6.1 to 6.3
+ * (and 6.4), B = 7.0 to 7.2, C = 7.14 and 10. [S] read in clr's or ROCr's source, [I] a public issue, [?] assumed. */
 #include <string.h>
 
 #include "abi.h"
 
-/* Where the real library follows a NULL pointer. */
-static int crash(void)
-{
-    signal(SIGSEGV, SIG_DFL);
-    raise(SIGSEGV);
-    return UNKNOWN;
-}
-
-/* Addresses -------------------------------------------------------------------------------------------------------- */
-
-static int address_reserve(void **ptr, size_t size, size_t alignment, void *hint, unsigned long long flags)
-{
-    if (knob.reserve_code != 0)
-        return (int)knob.reserve_code;
-    if (ptr == NULL || flags != 0)
-        return INVALID_VALUE;
-    if (size == 0 || size % HOST_PAGE != 0 || (alignment & (alignment - 1)) != 0) /* [S] */
-        return (int)knob.reserve_bad_code;
-    if (alignment != 0 && knob.reserve_aligned_code != 0)
-        return (int)knob.reserve_aligned_code; /* [I] vllm#43022 */
-    /* [S] The hint is tried first; elsewhere without an error where it is taken. */
-    const struct reservation *reservation = reserve(size, knob.reserve_ignores_alignment ? 0 : alignment, number(hint));
-    if (reservation == NULL)
-        return OUT_OF_MEMORY;
-    *ptr = (void *)(uintptr_t)reservation->base;
-    note("-> ptr=%p", *ptr);
-    return OK;
-}
-
-EXPORT hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void *hint, unsigned long long flags)
-{
-    ENTER(INITIALISED | VMM, "size=%zu alignment=%zu hint=%#llx flags=%llu", size, alignment, (unsigned long long)number(hint), flags);
-    return LEAVE(address_reserve(ptr, size, alignment, hint, flags));
-}
-
-static int address_free(void *ptr, size_t size)
-{
-    struct reservation *reservation = reservation_at(number(ptr));
-    if (ptr == NULL || size == 0)
-        return INVALID_VALUE;
-    if (reservation == NULL || reservation->plain || reservation->dropped)
-        return knob.free_crashes ? crash() : INVALID_VALUE;
-    if (size != reservation->size) /* [S] not looked at */
-        violation("addresses at %p freed as %zu bytes, reserved as %zu", ptr, size, reservation->size);
-    if (!TAILQ_EMPTY(&reservation->mappings)) {
-        violation("addresses at %p freed while memory is mapped there", ptr);
-        reservation->dropped = true; /* [S] ROCr refuses, HIP has already forgotten its part */
-        return UNKNOWN;
-    }
-    reservation_free(reservation);
-    return OK;
-}
-
-EXPORT hipError_t hipMemAddressFree(void *ptr, size_t size)
-{
-    ENTER(INITIALISED | VMM, "ptr=%p size=%zu", ptr, size);
-    return LEAVE(address_free(ptr, size));
-}
-
 /* Memory ----------------------------------------------------------------------------------------------------------- */
+
+/* How the journal tells of properties; none at all are -1. */
+#define SHOWN "types=%d location=%d:%d rdma=%d"
+#define SHOW(prop) \
+    (prop).requestedHandleTypes, (prop).location.type, (prop).location.id, (prop).allocFlags.gpuDirectRDMACapable
+
+static hipMemAllocationProp shown_properties(const hipMemAllocationProp *prop)
+{
+    return prop != NULL ? *prop : (hipMemAllocationProp){.requestedHandleTypes = -1, .location = {-1, -1}};
+}
 
 static int check_properties(const hipMemAllocationProp *prop)
 {
@@ -93,8 +43,8 @@ static int create(hipHandle *handle, size_t size, const hipMemAllocationProp *pr
         return INVALID_VALUE;
     if (size % HOST_PAGE != 0) /* [S] passes HIP's own check, ROCr's does not, and comes back as this */
         return OUT_OF_MEMORY;
-    const struct properties properties = {
-        prop->type, types, prop->location.type, prop->location.id, prop->allocFlags.gpuDirectRDMACapable};
+    const struct properties properties = {prop->type, types, prop->location.type, prop->location.id,
+                                          prop->allocFlags.gpuDirectRDMACapable};
     int device = knob.create_on_current ? front_device() : prop->location.id; /* [S] */
     if (prop->location.type == LOCATION_HOST)
         device = -1;
@@ -107,10 +57,11 @@ static int create(hipHandle *handle, size_t size, const hipMemAllocationProp *pr
     return OK;
 }
 
-EXPORT hipError_t hipMemCreate(hipHandle *handle, size_t size, const hipMemAllocationProp *prop, unsigned long long flags)
+EXPORT hipError_t hipMemCreate(hipHandle *handle, size_t size, const hipMemAllocationProp *prop,
+                               unsigned long long flags)
 {
-    ENTER(INITIALISED | VMM, "size=%zu types=%d location=%d:%d rdma=%d flags=%llu", size, prop ? prop->requestedHandleTypes : -1,
-          prop ? prop->location.type : -1, prop ? prop->location.id : -1, prop ? prop->allocFlags.gpuDirectRDMACapable : -1, flags);
+    const hipMemAllocationProp shown = shown_properties(prop);
+    ENTER(INITIALISED | VMM, "size=%zu " SHOWN " flags=%llu", size, SHOW(shown), flags);
     return LEAVE(create(handle, size, prop, flags));
 }
 
@@ -120,7 +71,8 @@ static int release(hipHandle handle)
     if (handle == 0)
         return INVALID_VALUE;
     if (allocation == NULL) { /* [S] use after free; here it is refused, and never forgotten */
-        violation(allocation_was_released(handle) ? "handle %#zx released twice" : "unknown handle %#zx released", handle);
+        violation(allocation_was_released(handle) ? "handle %#zx released twice" : "unknown handle %#zx released",
+                  handle);
         return INVALID_VALUE;
     }
     allocation_release(allocation);
@@ -165,8 +117,8 @@ EXPORT hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *
 
 EXPORT hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop, int option)
 {
-    ENTER(INITIALISED | VMM, "types=%d location=%d:%d option=%d", prop ? prop->requestedHandleTypes : -1,
-          prop ? prop->location.type : -1, prop ? prop->location.id : -1, option);
+    const hipMemAllocationProp shown = shown_properties(prop);
+    ENTER(INITIALISED | VMM, SHOWN " option=%d", SHOW(shown), option);
     if (knob.gran_code != 0)
         return LEAVE((int)knob.gran_code);
     const int refused = check_properties(prop);

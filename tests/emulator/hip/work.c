@@ -32,16 +32,16 @@ EXPORT hipError_t hipFree(void *ptr)
 
 /* Setting ---------------------------------------------------------------------------------------------------------- */
 
-#define SETTING(name, type, width)                                                                           \
-    EXPORT hipError_t hipMemset##name(void *ptr, type value, size_t count)                                    \
-    {                                                                                                        \
-        ENTER(INITIALISED, "ptr=%p value=%#x count=%zu", ptr, (unsigned)value, count);                       \
-        return LEAVE(set_memory(number(ptr), count, (unsigned)value, width, NULL_STREAM));                   \
-    }                                                                                                        \
-    EXPORT hipError_t hipMemset##name##Async(void *ptr, type value, size_t count, hipStream_t stream)         \
-    {                                                                                                        \
-        ENTER(INITIALISED, "ptr=%p value=%#x count=%zu stream=%#zx", ptr, (unsigned)value, count, stream);   \
-        return LEAVE(set_memory(number(ptr), count, (unsigned)value, width, stream));                        \
+#define SETTING(name, type, width)                                                                         \
+    EXPORT hipError_t hipMemset##name(void *ptr, type value, size_t count)                                 \
+    {                                                                                                      \
+        ENTER(INITIALISED, "ptr=%p value=%#x count=%zu", ptr, (unsigned)value, count);                     \
+        return LEAVE(set_memory(number(ptr), count, (unsigned)value, width, NULL_STREAM));                 \
+    }                                                                                                      \
+    EXPORT hipError_t hipMemset##name##Async(void *ptr, type value, size_t count, hipStream_t stream)      \
+    {                                                                                                      \
+        ENTER(INITIALISED, "ptr=%p value=%#x count=%zu stream=%#zx", ptr, (unsigned)value, count, stream); \
+        return LEAVE(set_memory(number(ptr), count, (unsigned)value, width, stream));                      \
     }
 
 SETTING(, int, 1)
@@ -55,7 +55,8 @@ enum { TO_HOST_FROM_HOST, TO_DEVICE, TO_HOST, ON_DEVICE, BY_ADDRESS };
 
 static int by_address(const void *target, const void *source)
 {
-    const bool to_device = reservation_over(number(target), 1) != NULL, from_device = reservation_over(number(source), 1) != NULL;
+    const bool to_device = reservation_over(number(target), 1) != NULL,
+               from_device = reservation_over(number(source), 1) != NULL;
     return to_device ? (from_device ? ON_DEVICE : TO_DEVICE) : from_device ? TO_HOST : TO_HOST_FROM_HOST;
 }
 
@@ -82,16 +83,16 @@ EXPORT hipError_t hipMemcpyAsync(void *target, const void *source, size_t size, 
     return LEAVE(copy(target, source, size, kind, stream, false));
 }
 
-#define COPYING(name, kind)                                                                                  \
-    EXPORT hipError_t hipMemcpy##name(void *target, const void *source, size_t size)                          \
-    {                                                                                                        \
-        ENTER(INITIALISED, "target=%p source=%p size=%zu", target, source, size);                            \
-        return LEAVE(copy(target, source, size, kind, NULL_STREAM, true));                                   \
-    }                                                                                                        \
+#define COPYING(name, kind)                                                                                     \
+    EXPORT hipError_t hipMemcpy##name(void *target, const void *source, size_t size)                            \
+    {                                                                                                           \
+        ENTER(INITIALISED, "target=%p source=%p size=%zu", target, source, size);                               \
+        return LEAVE(copy(target, source, size, kind, NULL_STREAM, true));                                      \
+    }                                                                                                           \
     EXPORT hipError_t hipMemcpy##name##Async(void *target, const void *source, size_t size, hipStream_t stream) \
-    {                                                                                                        \
-        ENTER(INITIALISED, "target=%p source=%p size=%zu stream=%#zx", target, source, size, stream);        \
-        return LEAVE(copy(target, source, size, kind, stream, false));                                       \
+    {                                                                                                           \
+        ENTER(INITIALISED, "target=%p source=%p size=%zu stream=%#zx", target, source, size, stream);           \
+        return LEAVE(copy(target, source, size, kind, stream, false));                                          \
     }
 
 COPYING(HtoD, TO_DEVICE)

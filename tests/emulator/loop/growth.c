@@ -2,8 +2,8 @@
  *
  *     growth LIBRARY cu|hip ROUNDS GRANULES
  *
- * prints nanoseconds per VMM call, the best of ROUNDS rounds; a round maps GRANULES allocations of 2 MiB (create, map, set
- * access) and takes them away again (unmap, release).
+ * prints nanoseconds per VMM call, the best of ROUNDS rounds; a round maps GRANULES allocations of 2 MiB (create, map,
+ * set access) and takes them away again (unmap, release).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,9 +15,19 @@
 
 enum { GRANULE = 2 << 20, CALLS_PER_GRANULE = 5 };
 
-struct location { int type, id; };
-struct access { struct location location; int flags; };
-struct properties { int type, handle_types; struct location location; void *unused; unsigned char flags[8]; };
+struct location {
+    int type, id;
+};
+struct access {
+    struct location location;
+    int flags;
+};
+struct properties {
+    int type, handle_types;
+    struct location location;
+    void *unused;
+    unsigned char flags[8];
+};
 
 typedef int (*call)();
 

@@ -52,7 +52,13 @@ class Workbench:
 
     def memory(self, granules: int = 1) -> Mapping:
         """New memory at new addresses, to be touched."""
-        return self.place(self.reserve(granules), 0, self.create(granules))
+        return self.memory_of(self.create(granules))
+
+    def memory_of(self, allocation: Allocation) -> Mapping:
+        """An allocation, however it came in, at new addresses, to be touched."""
+        if allocation not in self._allocations:
+            self.adopt(allocation)
+        return self.place(self.reserve(allocation.nbytes // self.granule), 0, allocation)
 
     def run(self, *granules: int) -> Sequence[Mapping]:
         """New allocations of so many granules each, beside one another at new addresses, not to be touched yet."""
