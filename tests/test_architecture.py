@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "demo.*": f"{L5} demo.*",
     "integrations.*": f"{L5} integrations.*",
     "cli.*": f"{L5} demo.* integrations.* cli.*",
-    "testing.*": f"{L5} testing.*",
+    "testing.*": f"{L5} places testing.*",
 }
 DRIVER_MAY_IMPORT = f"vmmcache {L0} places driver spec"
 

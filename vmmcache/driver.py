@@ -453,9 +453,8 @@ class VmmDriver(ABC):
 
     def _refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
         """The error for a request that never reaches the vendor's library. Vendors give it their own words."""
-        return DriverError(
-            f"{self.name}: {verb} of {what}: {wrong.value}", driver=self.name, call=verb, name=wrong.name
-        )
+        reason = f"{self.name}: {verb} of {what}: {wrong.name} ({wrong.value})"
+        return DriverError(reason, driver=self.name, call=verb, name=wrong.name)
 
     def __check_live(self, verb: str, allocation: Allocation) -> None:
         if self.__allocations.get(allocation.id) != allocation:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,13 @@ def cuda(load: Load) -> Library:
 def either(request: pytest.FixtureRequest, load: Load) -> Library:
     """Both vendors' newest, one after the other, for what is the core's."""
     return load(request.param).start()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    """A soft limit not far above what is open, as a default shell has it."""
+    old = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = max(int(name) for name in os.listdir("/proc/self/fd")) + 32
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, old[1]))
+    yield soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, old)

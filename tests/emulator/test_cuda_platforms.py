@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.emulator.conftest import Load
-from tests.emulator.direct import FABRIC, MIB2, POSIX_FD, properties
+from tests.emulator.direct import FABRIC, MIB2, POSIX_FD, buffer, properties
 
 OUT_OF_MEMORY, INVALID_DEVICE, NOT_PERMITTED, NOT_SUPPORTED, UNKNOWN = 2, 101, 800, 801, 999
 VMM, POSIX_FD_ATTRIBUTE, RDMA_WITH_VMM, RDMA, DMA_BUF, FABRIC_ATTRIBUTE = 102, 103, 110, 116, 124, 128
@@ -57,6 +57,7 @@ def test_without_an_imex_channel_fabric_is_promised_and_refused(load: Load) -> N
     assert cuda.get("cuDeviceGetAttribute", FABRIC_ATTRIBUTE, 0) == (0, 1)
     assert cuda.get("cuMemCreate", MIB2, properties(handle_types=FABRIC), 0)[0] == NOT_PERMITTED
     assert cuda.get("cuMemCreate", MIB2, properties(handle_types=FABRIC | POSIX_FD), 0)[0] == NOT_PERMITTED
+    assert cuda("cuMemImportFromShareableHandle", buffer(), buffer(64), FABRIC) == NOT_PERMITTED
     cuda.create(handle_types=POSIX_FD)
 
 
@@ -83,5 +84,6 @@ def test_old_versions_are_told_apart(load: Load) -> None:
     }
     assert versions == {"cuda-12.2": 12020, "cuda-12.9": 12090, "cuda-13": 13000}
     assert load("cuda-13", posix_fd_attr=0).start().get("cuDeviceGetAttribute", POSIX_FD_ATTRIBUTE, 0) == (0, 0)
+    assert load("cuda-13", posix_fd_attr=0).start().get("cuMemCreate", MIB2, properties(handle_types=1), 0)[0] == 801
     assert load("cuda-12.9").start().get("cuMemCreate", MIB2, properties(location=2), 0)[0] == 1, "host memory is 13's"
     assert load("cuda-wsl2").start().get("cuDeviceGetAttribute", DMA_BUF, 0) == (0, 0)

@@ -52,6 +52,13 @@ def test_a_hint_is_taken_where_it_is_free_and_ignored_where_it_is_not(cuda: Libr
     assert cuda.ok_get("cuMemAddressReserve", 4 * MIB2, 0, base, 0) == base
 
 
+def test_a_stack_may_refuse_every_alignment_but_none(cuda: Library) -> None:
+    """A knob, for what vllm#43022 reports of HIP."""
+    cuda.control.set(reserve_aligned_code=OUT_OF_MEMORY)
+    assert cuda.get("cuMemAddressReserve", MIB2, MIB2, 0, 0)[0] == OUT_OF_MEMORY
+    assert cuda.get("cuMemAddressReserve", MIB2, 0, 0, 0)[0] == 0
+
+
 def test_addresses_are_freed_exactly_as_they_were_reserved(cuda: Library) -> None:
     """[H] cuMemAddressFree: pointer and size must both match."""
     base = cuda.reserve(4 * MIB2)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.emulator.conftest import Load
-from tests.emulator.direct import FABRIC, HOST, MIB2, POSIX_FD, Library, Properties, buffer, peek, poke
+from tests.emulator.control import ROOT
+from tests.emulator.direct import FABRIC, MIB2, POSIX_FD, Library, buffer, peek, poke
 
-INVALID_VALUE, NOT_FOUND, NOT_PERMITTED, NOT_SUPPORTED = 1, 500, 800, 801
+INVALID_VALUE, OUT_OF_MEMORY, NOT_SUPPORTED = 1, 2, 801
 
 
 def export(cuda: Library, handle: int, kind: int = POSIX_FD) -> tuple[int, int]:
@@ -51,6 +55,53 @@ def test_imported_memory_outlives_the_exporter(cuda: Library, load: Load) -> Non
     assert peek(there, 8) == b"outlives"
 
 
+IMPORTER = """
+import sys
+from pathlib import Path
+from tests.emulator.direct import MIB2, Library, buffer, peek, poke
+
+cuda = Library("cuda", "cuda-fabric", Path(sys.argv[1])).start()
+kind, shared = int(sys.argv[2]), sys.argv[3]
+given = buffer(64) if kind == 8 else int(shared)
+if kind == 8:
+    given.raw = bytes.fromhex(shared)
+handle = cuda.ok_get("cuMemImportFromShareableHandle", given, kind)
+base = cuda.reserve()
+cuda.ok("cuMemMap", base, MIB2, 0, handle, 0)
+assert cuda.access(base, MIB2) == 0
+print(peek(base, 5).decode(), cuda.control.used(0))
+poke(base, b"there")
+"""
+
+
+@pytest.mark.parametrize("kind", [POSIX_FD, FABRIC])
+def test_another_process_imports_the_same_memory(load: Load, tmp_path: Path, kind: int) -> None:
+    """[H] cuMemImportFromShareableHandle. The exporter pays for the memory; the importer finds its bytes."""
+    cuda = load("cuda-fabric").start()
+    base = cuda.reserve()
+    cuda.commit(base + MIB2, handle_types=kind)  # so that it is not the first in its file
+    handle = cuda.commit(base, handle_types=kind)
+    poke(base, b"hello")
+    shared, passed = buffer(64), []
+    cuda.ok("cuMemExportToShareableHandle", shared, handle, kind, 0)
+    if kind == POSIX_FD:
+        passed = [int.from_bytes(shared.raw[:4], "little")]
+    (tmp_path / "importer").mkdir()
+    given = str(passed[0]) if passed else shared.raw.hex()
+    child = subprocess.run(
+        [sys.executable, "-c", IMPORTER, tmp_path / "importer", str(kind), given],
+        pass_fds=passed,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for descriptor in passed:
+        os.close(descriptor)
+    assert (child.returncode, child.stdout, child.stderr) == (0, "hello 0\n", "")
+    assert peek(base, 5) == b"there"
+
+
 def test_only_what_was_asked_for_at_creation_is_exported(cuda: Library) -> None:
     """[H] cuMemExportToShareableHandle."""
     assert export(cuda, cuda.create())[0] == INVALID_VALUE
@@ -58,6 +109,28 @@ def test_only_what_was_asked_for_at_creation_is_exported(cuda: Library) -> None:
     assert export(cuda, handle, FABRIC)[0] == INVALID_VALUE
     assert cuda("cuMemExportToShareableHandle", buffer(), handle, POSIX_FD, 1) == INVALID_VALUE
     assert export(cuda, 0x4242)[0] == INVALID_VALUE
+
+
+def test_no_descriptor_left_is_out_of_memory(cuda: Library, few_descriptors: int) -> None:
+    """[?] which code; the limit is the process's."""
+    base = cuda.reserve()
+    handle = cuda.commit(base, handle_types=POSIX_FD)
+    taken: list[int] = []
+    while len(taken) < 1000 and (made := export(cuda, handle))[0] == 0:
+        taken.append(made[1])
+    assert made[0] == OUT_OF_MEMORY
+    assert dmabuf(cuda, base, MIB2)[0] == OUT_OF_MEMORY
+    for descriptor in taken:
+        os.close(descriptor)
+    code, descriptor = dmabuf(cuda, base, MIB2)
+    assert code == 0
+    os.close(descriptor)
+
+
+def test_answers_want_a_place(cuda: Library) -> None:
+    handle = cuda.create(handle_types=POSIX_FD)
+    assert cuda("cuMemExportToShareableHandle", None, handle, POSIX_FD, 0) == INVALID_VALUE
+    assert cuda("cuMemImportFromShareableHandle", None, 1, POSIX_FD) == INVALID_VALUE
 
 
 def test_a_descriptor_of_something_else_is_refused(cuda: Library, tmp_path: object) -> None:
@@ -134,71 +207,3 @@ def test_old_drivers_and_closed_modules_have_no_such_dmabuf(load: Load) -> None:
         else:
             assert dmabuf(cuda, base, MIB2)[0] == NOT_SUPPORTED
             assert cuda.get("cuDeviceGetAttribute", 124, 0) == (0, 0)
-
-
-def attribute(cuda: Library, number: int, address: int) -> tuple[int, int]:
-    return cuda.get("cuPointerGetAttribute", number, address)
-
-
-def test_what_a_pointer_says_of_itself(cuda: Library) -> None:
-    """[H] CUpointer_attribute, facts 1.1: the range is the reservation, mapping size and base are the mapping."""
-    base = cuda.reserve()
-    cuda.place(base + MIB2, 2 * MIB2, handle_types=POSIX_FD, rdma=1)
-    assert cuda.access(base + MIB2, 2 * MIB2) == 0
-    inside = base + MIB2 + 777
-    expected = {
-        2: 2,  # device memory
-        9: 0,
-        10: 0,  # no legacy IPC
-        11: base,
-        12: 8 * MIB2,
-        13: 1,
-        14: POSIX_FD,
-        15: 1,
-        16: 3,
-        18: 2 * MIB2,
-        19: base + MIB2,
-    }
-    assert {number: attribute(cuda, number, inside) for number in expected} == {
-        number: (0, value) for number, value in expected.items()
-    }
-    assert attribute(cuda, 13, base) == (0, 0)
-    assert attribute(cuda, 18, base)[0] == INVALID_VALUE
-    assert attribute(cuda, 2, 4096)[0] == INVALID_VALUE
-
-
-def test_many_attributes_of_a_strange_pointer_are_no_error(cuda: Library) -> None:
-    """[H] cuPointerGetAttributes."""
-    value = ctypes.c_int(7)
-    places = (ctypes.c_void_p * 1)(ctypes.addressof(value))
-    cuda.ok("cuPointerGetAttributes", 1, (ctypes.c_int * 1)(2), places, 4096)
-    assert value.value == 0
-
-
-def test_rdma_is_a_request(load: Load) -> None:
-    """[I] ucx#10007: read it back after mapping."""
-    cuda = load("cuda-13", rdma_honoured=0).start()
-    base = cuda.reserve()
-    handle = cuda.commit(base, rdma=1)
-    assert attribute(cuda, 15, base) == (0, 0)
-    answer = Properties()
-    cuda.ok("cuMemGetAllocationPropertiesFromHandle", answer, handle)
-    assert answer.rdma == 0
-
-
-def test_the_address_range_is_one_allocation(cuda: Library) -> None:
-    """[I] ucx#11461, torchcomms#3078: the bounds of the one handle; nccl#2332: 500 where nothing is mapped."""
-    base = cuda.reserve()
-    cuda.commit(base)
-    cuda.commit(base + MIB2)
-    size = ctypes.c_uint64()
-    assert cuda.get("cuMemGetAddressRange_v2", ctypes.byref(size), base + MIB2 + 5) == (0, base + MIB2)
-    assert size.value == MIB2
-    assert cuda("cuMemGetAddressRange_v2", None, None, base + 5 * MIB2) == NOT_FOUND
-
-
-def test_host_memory_says_so(cuda: Library) -> None:
-    base = cuda.reserve()
-    cuda.place(base, location=HOST)
-    assert attribute(cuda, 2, base) == (0, 1)
-    assert cuda.control.used(0) == 0

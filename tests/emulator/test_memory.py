@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -121,23 +120,13 @@ def test_a_reservation_may_exceed_the_device_by_far(either: Library) -> None:
     assert peek(base + (1 << 39)) == b"\xa5"
 
 
-@pytest.fixture
-def few_descriptors() -> Iterator[int]:
-    """A soft limit not far above what is open, as a default shell has it."""
-    old = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft = max(int(name) for name in os.listdir("/proc/self/fd")) + 32
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, old[1]))
-    yield soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, old)
-
-
 def test_some_versions_spend_a_descriptor_on_each_allocation(load: Load, few_descriptors: int) -> None:
     """[I] rocm-systems#10604: hipMemCreate answers "out of memory" when descriptors are used up."""
     hip = load("hip-7.14")
     handles = []
     while (made := hip.get("hipMemCreate", MIB2, properties(), 0))[0] == 0:
         handles.append(made[1])
-        assert len(handles) < 100
+        assert len(handles) < 1000
     assert made[0] == OUT_OF_MEMORY
     for handle in handles:
         hip.ok("hipMemRelease", handle)

@@ -188,7 +188,7 @@ MUTANTS = [
     {
         "name": "pinned groups keep their granules in the budget",
         "path": SPLIT,
-        "old": "            budget -= footprint.granules(group, floors[group])\n            slots[group]",
+        "old": "            budget -= least[group]\n            slots[group]",
         "new": "            slots[group]",
         "tests": [TEST_SPLIT],
     },

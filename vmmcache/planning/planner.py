@@ -117,7 +117,7 @@ def plan(
     )
     if problem.shrinks and allow_growth:
         raise ConfigError("allow_growth", True, "growth exceeds the quota, FIT_TO_QUOTA keeps within it: choose one")
-    weights = _weights(problem, Demand(layout, scratch_rewind), typical_step, pool_ratio)
+    weights = _weights(problem, scratch_rewind, typical_step, pool_ratio)
 
     level = AS_ASKED
     if problem.shrinks and quota is not None:
@@ -157,7 +157,7 @@ def plan(
 
 
 def _weights(
-    problem: Problem, demand: Demand, typical_step: Batch | None, pool_ratio: Sequence[float] | None
+    problem: Problem, scratch_rewind: int | None, typical_step: Batch | None, pool_ratio: Sequence[float] | None
 ) -> Weights | None:
     """Weights of the split, or None where the floors decide."""
     if typical_step is not None and not isinstance(typical_step, Batch):
@@ -166,7 +166,8 @@ def _weights(
         return Weights(tuple(ratio_weights(problem.layout, pool_ratio)), explicit=True)
     if typical_step is None and problem.batches:
         return None
-    slots = demand.of(FALLBACK_STEP if typical_step is None else typical_step)
+    # At the moment described, also where constraints are sustained: a typical load is at every phase of its windows.
+    slots = Demand(problem.layout, scratch_rewind).of(FALLBACK_STEP if typical_step is None else typical_step)
     return Weights(tuple(slot_weights(problem.footprint, slots)), explicit=False)
 
 

@@ -78,24 +78,26 @@ def split(
         exactly the floor, because its size is known and not a matter of load.
     """
     slots = list(floors)
+    least = [footprint.granules(group, floor) for group, floor in enumerate(floors)]
     active = sorted(range(len(slots)), key=lambda group: (weights[group], group))
     if explicit:
-        whole = sum(weights)
+        whole, total = sum(weights), budget
         for group in range(len(slots)):
-            floor = footprint.granules(group, floors[group])
-            if layout.groups[group].constant and round_half_even(budget * weights[group], whole) <= floor:
+            share = round_half_even(total * weights[group], whole)
+            if layout.groups[group].constant and share <= least[group]:
                 active.remove(group)
-                budget -= floor
+                budget -= least[group]
     while active:
         shares = _shares(footprint, budget, active, weights)
         pinned = [group for group in active if shares[group] <= floors[group]]
         if not pinned:
             for group in active:
-                slots[group] = _filled(footprint, group, shares[group])
+                # And the slots that fit into the granules that these take anyway.
+                slots[group] = footprint.most_slots(group, footprint.granules(group, shares[group]))
             break
         for group in pinned:
-            budget -= footprint.granules(group, floors[group])
-            slots[group] = _filled(footprint, group, floors[group])
+            budget -= least[group]
+            slots[group] = footprint.most_slots(group, least[group])
             active.remove(group)
     return slots
 
@@ -120,8 +122,3 @@ def _shares(footprint: Footprint, budget: int, active: Sequence[int], weights: S
         budget -= footprint.granules(group, shares[group])
         remaining -= weights[group]
     return shares
-
-
-def _filled(footprint: Footprint, group: int, slots: int) -> int:
-    """`slots` and those that fit into the granules that they take anyway."""
-    return footprint.most_slots(group, footprint.granules(group, slots))
