@@ -187,8 +187,8 @@ class VmmDriver(ABC):
 
     # Addresses ------------------------------------------------------------------------------------------------------
 
-    def reserve(self, nbytes: int) -> Reservation:
-        """Set addresses aside.
+    def reserve(self, nbytes: int, *, at: int | None = None) -> Reservation:
+        """Set addresses aside: anywhere, or, if they are free, `at` an address.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class VmmDriver(ABC):
         self.check_process("reserve")
         self.__check_size("nbytes", nbytes)
         with self.__lock:
-            address = self._reserve(nbytes)
+            address = self._reserve(nbytes) if at is None else self._reserve_at(at, nbytes)
             self.__places.reserve(address, nbytes)
         return Reservation(Address(address), Bytes(nbytes))
 
@@ -211,29 +211,6 @@ class VmmDriver(ABC):
             self.__places.check_free(reservation.address, reservation.nbytes)
             self._free(reservation.address, reservation.nbytes)
             self.__places.free(reservation.address)
-
-    def readdress(self, reservation: Reservation) -> None:
-        """Free addresses and reserve the same ones again at once, for devices that keep memory until then.
-
-        Raises
-        ------
-        DriverError
-            Somebody else got the addresses in between. They are lost, and every pointer into them.
-        """
-        self.free(reservation)
-        with self.__lock:
-            address = self._reserve_at(reservation.address, reservation.nbytes)
-            if address == reservation.address:
-                self.__places.reserve(address, reservation.nbytes)
-                return
-            self._free(address, reservation.nbytes)
-        raise DriverError(
-            f"{self.name}: {reservation.nbytes} bytes at {reservation.address:#x} had to be freed to get memory "
-            f"back, and could be reserved again only at {address:#x}: every pointer into them is lost",
-            driver=self.name,
-            call="readdress",
-            cure="Restart the process; a newer runtime gives memory back without this",
-        )
 
     # Memory ---------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from vmmcache.driver import Allocation, Mapping, VmmDriver
+from vmmcache.driver import Allocation, Mapping, Reservation, VmmDriver
 from vmmcache.errors import DriverError
 from vmmcache.memory.ranges import Range, subtract
 from vmmcache.memory.region._gate import Gate
@@ -52,6 +52,8 @@ class Region:
         self._table = MappingTable()
         self._ledger = Ledger(driver)
         self._shape: tuple[Range, ...] = ()
+        self._awaited = 0
+        """Free bytes that the device should have when what sleeping gives back is back; 0 where nothing is awaited."""
         self._reservation = driver.reserve(align_up(nbytes, self.granule))
 
     def __repr__(self) -> str:
@@ -143,16 +145,18 @@ class Region:
         after = self.advance(Event.SLEEP)
         doomed = list(self._table)
         self._check(doomed)
-        free = self.driver.memory_info().free if self.driver.keeps_memory else 0
-        released = sum(mapping.nbytes for mapping in doomed)
+        if self.driver.keeps_memory and doomed:
+            self._awaited = self.driver.memory_info().free + sum(mapping.nbytes for mapping in doomed)
         if self.state is not State.ASLEEP:
             needed = (list(parts(mapping, spans)) for mapping in doomed)
             self._shape = tuple((part[0][0], part[-1][1]) for part in needed if part)
         self.state = after
         self._condemn(doomed)
         self._settle()
-        if self.driver.keeps_memory and self.driver.memory_info().free - free < released:
+        # What the driver refused once, and took now, is awaited since the first time.
+        if self._awaited and self.driver.memory_info().free < self._awaited:
             self._readdress()
+        self._awaited = 0
 
     def close(self) -> None:
         """Give everything back, the addresses last (I2). Called again after an error, it goes on where it was."""
@@ -259,12 +263,28 @@ class Region:
             self.clean(fresh)
 
     def _readdress(self) -> None:
+        """Let go of the addresses for a moment, because the device keeps the memory as long as they are reserved."""
+        before = self._reservation
+        self.driver.free(before)
         try:
-            self.driver.readdress(self._reservation)
-        except DriverError:
-            # The addresses are somebody else's now: there is nothing left to give back, and nothing may be done here.
-            self.state = State.CLOSED
-            raise
+            self._reservation = self.driver.reserve(before.nbytes, at=before.address)
+        except DriverError as error:
+            raise self._lost(before, "not again") from error
+        if self._reservation != before:
+            lost = self._lost(before, f"again only at {self._reservation.address:#x}")
+            self._settle_quietly([Debt(reservation=self._reservation)], lost)
+            raise lost
+
+    def _lost(self, before: Reservation, instead: str) -> DriverError:
+        # Views and graphs point to what is somebody else's now. There is no going on.
+        self.state = State.CLOSED
+        return DriverError(
+            f"{self.driver.name}: {before.nbytes} bytes at {before.address:#x} had to be freed to get memory back, and "
+            f"could be reserved {instead}: every pointer into them is lost",
+            driver=self.driver.name,
+            call="reserve",
+            cure="Restart the process; a newer runtime gives memory back without this",
+        )
 
     def _settle_quietly(self, owed: Iterable[Debt], error: BaseException) -> None:
         """Give back what a failed operation made; what the driver refuses now is a note on the error."""

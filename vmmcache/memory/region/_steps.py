@@ -10,7 +10,7 @@ from vmmcache.driver import Mapping, Reservation, VmmDriver
 from vmmcache.errors import DriverError, OutOfDeviceMemory
 from vmmcache.memory.ranges import Range, inside
 from vmmcache.memory.region._ledger import Debt
-from vmmcache.memory.region._table import MappingTable
+from vmmcache.memory.region._table import MappingTable, extent
 from vmmcache.memory.undo import UndoStack
 
 __all__ = ["Steps"]
@@ -110,28 +110,45 @@ class Steps:
     def _put_back(self, mapping: Mapping) -> _Exit:
         def undo(_: object, error: BaseException | None, __: object) -> None:
             debt = Debt(allocation=mapping.allocation)
+            self.made.append(debt)
+            if self._occupied(mapping):
+                # By what could not be taken out again. The note on that says so.
+                return
             try:
                 self._driver.grant([self.place(debt, self._reservation, mapping.offset)])
             except DriverError as refusal:
-                self.made.append(debt)
                 lost = f"{mapping.nbytes} bytes at {mapping.address:#x} are lost"
                 _on_its_way(error).add_note(f"undoing failed too, {lost}: {refusal}")
             else:
+                self.made.remove(debt)
                 self._table.insert(mapping)
 
         return undo
 
     def _take_out(self, debt: Debt) -> _Exit:
         def undo(_: object, error: BaseException | None, __: object) -> None:
-            assert debt.mapping is not None  # swapped in
-            self._table.remove([debt.mapping])
+            mapping = debt.mapping
+            assert mapping is not None  # swapped in
             try:
                 self.lift(debt)
             except DriverError as refusal:
-                # Stays in `made` with its mapping, and so is given back at the bottom of the undo stack.
                 _on_its_way(error).add_note(f"undoing failed too: {refusal}")
+                if mapping in self._table.between(*extent(mapping)):
+                    # It holds a copy of what was visible there, and stays in its place. Without access, it stays in
+                    # `made`, and so is given back at the bottom of the undo stack.
+                    self.made.remove(debt)
+            else:
+                self._table.remove([mapping])
 
         return undo
+
+    def _occupied(self, mapping: Mapping) -> bool:
+        start, stop = extent(mapping)
+        stuck = [each.mapping for each in self.made if each.mapping and each.mapping.reservation == self._reservation]
+        return bool(
+            self._table.between(start, stop)
+            or any(other.offset < stop and start < other.offset + other.nbytes for other in stuck)
+        )
 
 
 def _on_its_way(error: BaseException | None) -> BaseException:
