@@ -13,7 +13,7 @@ FINE: Final = 64 * KIB
 
 
 class FineHostDriver(HostDriver):
-    """Maps in units of 64 KiB, which the operating system would allow. Nothing else in vmmcache knows what a granule is."""
+    """Maps in units of 64 KiB, which the operating system allows. What a granule is, everything else asks the driver."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ Rule = Callable[[Sources], list[str]]
 
 # VmmDriver's methods, all of them: those that touch addresses, memory or its contents, and those that only ask or wait.
 MEMORY_VERBS = {
-    *("reserve", "free", "readdress", "create", "release", "map", "grant", "unmap"),
+    *("reserve", "free", "create", "release", "map", "grant", "unmap"),
     *("zero", "copy", "read", "write", "export_handle", "import_handle", "export_dmabuf"),
 }
 QUESTIONS = {

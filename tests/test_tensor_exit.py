@@ -17,11 +17,11 @@ from tests.helpers import PATIENCE_S
 SERVER = """
 import gc, json, os, sys, tempfile, threading
 import torch
+gc.collect()
+gc.freeze()  # torch's own hundred thousand objects are not looked through at each exit; ours are, so they come after
 import vmmcache
 vmmcache.ExtensibleTensor, vmmcache.drivers()
 start, ways = json.load(sys.stdin)
-gc.collect()
-gc.freeze()  # torch's own hundred thousand objects are not looked through at each exit
 ends = {}
 for name, code in ways.items():
     with tempfile.TemporaryFile() as output:
@@ -59,6 +59,22 @@ del view
     "the tensor collected, and the view in another module": "sys.view = view; del tensor, view; gc.collect()",
     "a view that autograd's graph holds": "loss = (view[:4].requires_grad_() ** 2).exp().sum(); del view",
     "a view that a numpy array holds": "array = view.numpy(); del view, tensor",
+    # Through torch's interface for C: a tensor of which Python has never heard, deleted by the C library's own exit.
+    "a view that C++ lets go of when Python is gone": """
+import ctypes
+import torch._C._aoti as aoti
+torch_c = ctypes.CDLL(os.path.join(torch.__path__[0], "lib", "libtorch_cpu.so"))
+get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+handle = ctypes.c_void_p(get_pointer(aoti.unsafe_alloc_void_ptrs_from_tensors([view])[0], None))
+late, one = ctypes.c_void_p(), (ctypes.c_int64 * 1)(1)
+first = ctypes.c_int64(0)
+assert torch_c.aoti_torch__reinterpret_tensor(handle, ctypes.c_int64(1), one, one, first, ctypes.byref(late)) == 0
+assert torch_c.aoti_torch_delete_tensor_object(handle) == 0
+delete = ctypes.cast(torch_c.aoti_torch_delete_tensor_object, ctypes.c_void_p)
+assert ctypes.CDLL(None).__cxa_atexit(delete, late, None) == 0
+del view, tensor
+""",
     "a refused view whose error is kept": """
 try:
     tensor.view(shape=(1 << 60,))

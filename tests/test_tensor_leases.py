@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from tests.helpers import JournalDriver, accounts, peek, poke
 from vmmcache import ExtensibleTensor, LeaseError, RegistrationLease, StateError
@@ -179,6 +180,27 @@ def test_close_revokes_too(tensor: ExtensibleTensor) -> None:
         tensor.close()
     tensor.close(revoke=True)
     assert not lease.valid
+
+
+def test_a_view_that_an_owner_makes_while_it_lets_go_keeps_the_tensor_from_closing(tensor: ExtensibleTensor) -> None:
+    """T8: views are counted again when the owners have let go."""
+    views: list[torch.Tensor] = []
+    tensor.lease(0, owner="nixl", on_revoke=lambda lease: views.append(tensor.view()))
+    with pytest.raises(StateError, match="1 live view"):
+        tensor.close(revoke=True)
+    assert tensor.state == "committed"
+    views.clear()
+    tensor.close()
+
+
+def test_a_close_that_views_forbid_revokes_nothing(tensor: ExtensibleTensor) -> None:
+    view = tensor.view()
+    lease = tensor.lease(0, owner="nixl", on_revoke=lambda lease: None)
+    with pytest.raises(StateError, match="1 live view"):
+        tensor.close(revoke=True)
+    assert lease.valid
+    del view
+    tensor.close(revoke=True)
 
 
 @pytest.mark.parametrize("polite", [True, False])

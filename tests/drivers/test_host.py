@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 
 import pytest
-from vmmcache_host import _driver
 
 from vmmcache import VmmDriver
 from vmmcache.testing import DirtyDriver, DriverConformance, RecordingDriver, WrappingDriver
+from vmmcache_host import _driver
 
 
 class OverHostMemory(DriverConformance):

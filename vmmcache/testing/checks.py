@@ -75,7 +75,7 @@ def check_contents(tensor: ExtensibleTensor, model: Model, peek: Peek) -> None:
 
 
 def check_descriptors(tensor: ExtensibleTensor, known: list[RegistrableSegment]) -> None:
-    """Descriptors cover exactly what is committed, in order, and one from before is stale if anything went away since."""
+    """Descriptors cover exactly what is committed, in order; one from before is stale if anything went away since."""
     found = tensor.registrable()
     assert [each.base for each in found] == sorted(each.base for each in found)
     for index, (start, nbytes) in enumerate(zip(tensor.segment_offsets, tensor.committed, strict=True)):

@@ -14,8 +14,8 @@ __all__ = ["CallOrder"]
 class CallOrder:
     """What the driver has given and not got back, and which call may come next.
 
-    Each verb has two methods: ``may_<verb>`` raises AssertionError where the call breaks a rule, ``did_<verb>`` enters what
-    the call has changed.
+    Each verb has two methods: ``may_<verb>`` raises AssertionError where the call breaks a rule, ``did_<verb>`` enters
+    what the call has changed.
     """
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ class CallOrder:
         )
         for start, size in self.busy:
             assert start + size <= address or address + nbytes <= start, (
-                f"unmap of {nbytes} bytes at {address:#x} while the device may be working on {size} bytes at {start:#x}; "
-                "synchronise first (I8)"
+                f"unmap of {nbytes} bytes at {address:#x} while the device may be working on {size} bytes at "
+                f"{start:#x}; synchronise first (I8)"
             )
 
     def did_unmap(self, address: int, nbytes: int) -> None:

@@ -126,7 +126,7 @@ class RecordingDriver(WrappingDriver):
     # Watching -------------------------------------------------------------------------------------------------------
 
     def launch(self, address: int, nbytes: int) -> None:
-        """Say that an engine has started work on a range: until it is waited for, nothing there may be unmapped (I8)."""
+        """Say that an engine has started work on a range: before it was waited for, nothing is unmapped there (I8)."""
         self.order.did_start(address, nbytes)
 
     @property

@@ -20,7 +20,7 @@ GIVING_BACK: Final = {"unmap", "release", "free", "synchronise"}
 
 
 class Witness:
-    """Made just before an operation. Each method is one operation; `error` is what came out of it, None if it was done."""
+    """Made just before an operation. Each method is one operation; `error` is what came out of it, None if done."""
 
     def __init__(self, tensor: ExtensibleTensor, driver: RecordingDriver, model: Model, peek: Peek) -> None:
         self._tensor = tensor
@@ -66,7 +66,7 @@ class Witness:
             self._forget_exchanged(sizes, sure=error is None)
 
     def slept(self, error: DriverError | None, *, backup: bool) -> None:
-        """`release_physical`: happened also where memory was refused; not at all where the device did not come to rest."""
+        """`release_physical`: happened also where memory was refused; not at all where the device was not idle."""
         model, tensor = self._model, self._tensor
         if error is None:
             assert not extents(tensor, self._driver)

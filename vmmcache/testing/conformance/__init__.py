@@ -9,9 +9,9 @@ In a test file of yours::
         def driver(self):
             return open_musa(0)
 
-and pytest runs all of them against your device. Where your platform differs, say so with the attributes of `Suite`; where
-you can look at memory without the driver's help, override `peek` and `poke`, or a driver that is wrong twice in the same
-way will pass.
+and pytest runs all of them against your device. Where your platform differs, say so with the attributes of `Suite`;
+where you can look at memory without the driver's help, override `peek` and `poke`, or a driver that is wrong twice in
+the same way will pass.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,7 @@ class Addresses(Suite):
         ends = sorted(
             (kept.address, kept.address + kept.nbytes) for kept in [bench.reserve(n) for n in (1, 3, 2, 1, 5)]
         )
-        for (_, end), (start, _) in zip(ends, ends[1:], strict=False):
+        for (_, end), (start, _) in itertools.pairwise(ends):
             assert end <= start
 
     def test_addresses_may_exceed_the_memory(self, bench: Workbench) -> None:

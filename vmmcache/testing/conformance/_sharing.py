@@ -16,7 +16,7 @@ _KINDS: tuple[HandleType, ...] = ("posix_fd", "fabric")
 
 
 class Sharing(Suite):
-    """`export_handle`, `import_handle` and `export_dmabuf`; for each kind either all of it works, or it says why not."""
+    """`export_handle`, `import_handle` and `export_dmabuf`: each kind works altogether, or says why not."""
 
     @pytest.mark.parametrize("kind", _KINDS)
     def test_what_was_imported_shows_the_same_bytes(self, bench: Workbench, kind: HandleType) -> None:

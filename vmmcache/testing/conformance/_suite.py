@@ -19,17 +19,14 @@ class Suite:
 
     aliases: ClassVar[bool] = True
     """Whether one allocation may be mapped at two places at once. Where not, the second map has to be refused."""
-    checks_access: ClassVar[bool] = True
-    """Whether the driver refuses a verb on bytes that are not granted. Set it to False where the device would take it for a
-    crash of the whole process; the tests of refused access are skipped then, and say so."""
     sole_user: ClassVar[bool] = True
-    """Whether nobody else takes or gives back memory of the device meanwhile. Where not, `memory_info` is only looked at."""
+    """Whether nobody else takes or gives back memory of the device meanwhile. Where not, its amount is not compared."""
     large_reservation: ClassVar[int] = TIB
     """Bytes of addresses that the platform grants, more than the device has memory."""
 
     @pytest.fixture
     def driver(self) -> VmmDriver:
-        """Give the driver under test. Called for every test; a fixture of a wider scope may give the same one each time."""
+        """Give the driver under test. Called for every test; it may give the same one each time."""
         raise NotImplementedError(f"{type(self).__name__} needs a fixture `driver` that gives the driver under test")
 
     def peek(self, driver: VmmDriver, address: int, nbytes: int) -> bytes:

@@ -93,7 +93,7 @@ class Life(Machine):
                 self._check_calls(before, sizes, witness.mapped)
 
     def _check_calls(self, before: tuple[int, ...], sizes: tuple[int, ...], mapped: list[set[int]]) -> None:
-        """Growth is create, map and grant for each maximal unmapped run of a segment's granules, or chunks of it (T4)."""
+        """Growth is create, map, grant for each maximal unmapped run of a segment's granules, or its chunks (T4)."""
         backed = set().union(*mapped)
         holes = []
         for index, (old, new) in enumerate(zip(before, sizes, strict=True)):

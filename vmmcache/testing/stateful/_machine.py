@@ -49,6 +49,11 @@ class Machine(RuleBasedStateMachine):
     injected: ClassVar[int] = 0
     """Calls that were refused, of all runs of the class."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # Each machine counts for itself.
+        cls.steps = cls.injected = 0
+
     tensor: ExtensibleTensor
     model: Model
     configuration: Configuration
