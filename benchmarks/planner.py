@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -26,7 +27,7 @@ PLENTY: int = NINE["gpu_quota_bytes_already_fitting"]
 GRANULE: int = NINE["gpu_page_granularity_bytes"]
 LONG = 1 << 20
 SIZES: Sequence[int] = NINE["workload"]["batch_sizes"]
-REPEATS = 20
+REPEATS = 5
 FIT_MS, CONSTRUCTION_MS, SEPARATE_MS, LARGE_MS, FLAT = 0.3, 1.0, 3.0, 5.0, 1.3
 
 
@@ -127,13 +128,22 @@ def differences() -> list[str]:
 
 
 def several(work: Callable[[], object]) -> Callable[[], float]:
-    """Milliseconds of one call, over a few of them: one alone is too short for the clock's noise."""
+    """Milliseconds of the best of a few calls in a row, after one that is not counted: caches are warm, as in use."""
 
-    def calls() -> None:
-        for _ in range(REPEATS):
+    def turn() -> float:
+        calls = [0.0] * REPEATS
+
+        def in_a_row() -> None:
             work()
+            for number in range(REPEATS):
+                start = time.perf_counter()
+                work()
+                calls[number] = time.perf_counter() - start
 
-    return lambda: seconds(calls) / REPEATS * 1000
+        seconds(in_a_row)  # for its care about the garbage collector
+        return min(calls) * 1000
+
+    return turn
 
 
 def measure() -> Sequence[Row]:

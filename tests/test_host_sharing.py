@@ -24,8 +24,8 @@ os.close(fd)
 reservation = driver.reserve(nbytes)
 mapping = driver.map(reservation, 0, allocation)
 driver.grant([mapping])
-print(bytes(driver.read(mapping.address, 5)).decode(), flush=True)
 driver.write(mapping.address + nbytes - 5, b"reply")
+print(bytes(driver.read(mapping.address, 5)).decode(), flush=True)
 sys.stdin.readline()
 print(bytes(driver.read(mapping.address, 5)).decode())
 driver.unmap(mapping); driver.release(allocation); driver.free(reservation)
@@ -50,22 +50,16 @@ def test_another_process_sees_the_same_bytes_in_both_directions(driver: HostDriv
     poke(tensor.base_address, b"hello")
     fd = driver.export_handle(allocation, "posix_fd")
     assert isinstance(fd, int)
-    peer = subprocess.Popen(
-        [sys.executable, "-c", PEER, str(fd), str(allocation.nbytes)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        pass_fds=[fd],
-    )
-    os.close(fd)
-    assert peer.stdin is not None
-    assert peer.stdout is not None
-    assert peer.stdout.readline() == "hello\n"
-    assert peek(tensor.base_address + allocation.nbytes - 5, 5) == b"reply"
-    poke(tensor.base_address, b"later")
-    tensor.commit(0)
-    assert accounts(driver) == Accounts(reservations=1)
-    rest, _ = peer.communicate("\n", timeout=PATIENCE_S)
+    arguments = [sys.executable, "-c", PEER, str(fd), str(allocation.nbytes)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[fd]) as peer:
+        os.close(fd)
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == "hello\n"
+        assert peek(tensor.base_address + allocation.nbytes - 5, 5) == b"reply"
+        poke(tensor.base_address, b"later")
+        tensor.commit(0)
+        assert accounts(driver) == Accounts(reservations=1)
+        rest, _ = peer.communicate("\n", timeout=PATIENCE_S)
     assert (rest, peer.returncode) == ("later\n", 0)
 
 

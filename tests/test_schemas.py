@@ -149,7 +149,7 @@ def test_errors_are_described_by_the_same_schema(command: tuple[str, ...]) -> No
 
 def _wrong(report: dict[str, Any], *path: str | int) -> Iterator[dict[str, Any]]:
     """The report with one thing wrong each in the object at `path`: a key that lacks, and one too many."""
-    part = report
+    part: Any = report
     for step in path:
         part = part[step]
     for key in part:

@@ -193,6 +193,19 @@ def test_views_keep_their_address_through_sleep_and_wake(tensor: ExtensibleTenso
     tensor.close()
 
 
+def test_asleep_a_view_can_be_made_of_the_addresses_and_is_empty_of_a_segment(tensor: ExtensibleTensor) -> None:
+    """I6: nothing is committed now."""
+    tensor.release_physical()
+    view, segment = tensor.view(), tensor.segment_view(1)
+    assert view.untyped_storage().nbytes() == tensor.capacity
+    assert segment.untyped_storage().nbytes() == 0
+    tensor.restore()
+    view[0] = 1
+    assert int(tensor.segment_view(0)[0]) == 1
+    del view, segment
+    tensor.close()
+
+
 def test_without_memory_a_tensor_stays_asleep_and_a_later_wake_succeeds(
     monkeypatch: pytest.MonkeyPatch, driver: JournalDriver, tensor: ExtensibleTensor
 ) -> None:

@@ -44,7 +44,9 @@ _CALLS: Final = {
     "export_handle": "cuMemExportToShareableHandle",
     "export_dmabuf": "cuMemGetHandleForAddressRange",
 }
-_CURES: Final = {
+_UNKNOWN: Final = "unknown"
+_UPDATE: Final = "Update the bindings (cuda-bindings) to the driver's version"
+_CURES: Final[dict[int | None, str]] = {
     Code.NOT_INITIALIZED: "The driver was not initialised in this process; after a fork it cannot be. Use spawn",
     Code.STUB_LIBRARY: "A stub for linking was loaded instead of the driver; take its folder off LD_LIBRARY_PATH",
     Code.NO_DEVICE: "Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, pass the GPU in (--gpus all)",
@@ -92,15 +94,10 @@ class Api:
             ) from error
         except (ValueError, KeyError) as error:
             number = re.search(r"\d+", str(error))
-            raise self._error(name, int(number.group()) if number else None, "unknown", str(error)) from error
+            raise self._error(name, int(number.group()) if number else None, _UNKNOWN, str(error)) from error
         if status:
-            raise self.error(name, status)
+            raise self._error(name, int(status), status.name, self._text(status))
         return values[0] if len(values) == 1 else tuple(values)
-
-    def error(self, call: str, status: Any) -> DriverError:
-        """The error for a status of the library."""
-        name = self._text("cuGetErrorName", status)
-        return self._error(call, int(status), name, self._text("cuGetErrorString", status))
 
     def refuse(self, verb: str, wrong: Wrong, what: str) -> DriverError:
         """The error that a stricter library would give, for a request that this one must not see."""
@@ -110,11 +107,14 @@ class Api:
         return self._error(_CALLS.get(verb, verb), code, name, f"{what}, {wrong.value}")
 
     def _error(self, call: str, code: int | None, name: str, text: str) -> DriverError:
-        cure = _CURES.get(code) if code is not None else "Update the bindings (cuda-bindings) to the driver's version"
+        cure = _UPDATE if name == _UNKNOWN else _CURES.get(code)
         return DriverError(
             f"cuda: {call}: {name} ({code}, {text})", driver="cuda", call=call, code=code, name=name, cure=cure
         )
 
-    def _text(self, function: str, status: Any) -> str:
-        found, text = getattr(self.names, function)(status)
-        return "unknown" if found or text is None else text.decode()
+    def _text(self, status: Any) -> str:
+        try:
+            refused, text = self.names.cuGetErrorString(status)
+        except (RuntimeError, ValueError, KeyError) as error:
+            return f"without a text: {error}"  # the status that is on its way matters more than its text
+        return "without a text" if refused or text is None else text.decode()

@@ -6,13 +6,17 @@ see memory that the engine's kernels and the connectors do not (vLLM #51377: it 
 
 from __future__ import annotations
 
+import logging
 import threading
 from types import TracebackType
 from typing import Any, Self
 
+from vmmcache import DriverError
 from vmmcache_cuda._api import Api
 
 __all__ = ["PrimaryContext"]
+
+_log = logging.getLogger(__name__)
 
 
 class PrimaryContext:
@@ -36,8 +40,16 @@ class PrimaryContext:
     ) -> None:
         self._depth.value -= 1
         if not self._depth.value:
-            self._api.call("cuCtxPopCurrent")
+            try:
+                self._api.call("cuCtxPopCurrent")
+            except DriverError as refusal:
+                if error is None:
+                    raise
+                error.add_note(f"leaving the device failed too: {refusal}")  # and what was before matters more
 
     def release(self) -> None:
-        """Give the context back."""
-        self._api.call("cuDevicePrimaryCtxRelease", self._device)
+        """Give the context back, when its driver is gone."""
+        try:
+            self._api.call("cuDevicePrimaryCtxRelease", self._device)
+        except DriverError as refusal:
+            _log.warning("the primary context could not be given back: %s", refusal)

@@ -54,6 +54,14 @@ class CudaDriver(VmmDriver):
         self._api = api
         names = api.names
         api.call("cuInit", 0)
+        count = api.call("cuDeviceGetCount")
+        if index >= count:
+            raise DriverUnavailable(
+                f"there is no device {index}; the library finds {count}",
+                cure="Check the index against `vmmcache probe` and CUDA_VISIBLE_DEVICES",
+                driver="cuda",
+                call="cuDeviceGetCount",
+            )
         self._device = api.call("cuDeviceGet", index)
         if not self._attribute("CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED"):
             raise DriverUnavailable(
@@ -135,13 +143,15 @@ class CudaDriver(VmmDriver):
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def _create(self, nbytes: int) -> Allocation:
+        return self._allocation(self._memory(nbytes), nbytes)
+
+    def _memory(self, nbytes: int) -> int:
         try:
-            handle = int(self._api.call("cuMemCreate", nbytes, self._prop, 0))
+            return int(self._api.call("cuMemCreate", nbytes, self._prop, 0))
         except DriverError as error:
             if error.code == Code.OUT_OF_MEMORY:
                 self._out_of_memory(nbytes, error)
             raise
-        return self._allocation(handle, nbytes)
 
     def _release(self, handle: int) -> None:
         self._api.call("cuMemRelease", handle)
@@ -205,7 +215,9 @@ class CudaDriver(VmmDriver):
                 raise self._cannot("cuMemGetHandleForAddressRange", "the device says that it has no dma-buf")
             try:
                 return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, _PCIE))
-            except DriverError:
+            except DriverError as error:
+                if error.code not in (Code.INVALID_VALUE, Code.NOT_SUPPORTED):
+                    raise
                 # Older drivers do not know the flag, and some platforms refuse it (quirk dmabuf_no_pcie).
                 return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, 0))
 
@@ -218,7 +230,7 @@ class CudaDriver(VmmDriver):
             )
         except DriverError as error:
             # An older driver does not know a newer attribute: that is a no, not a failure.
-            if error.code == 1:
+            if error.code == Code.INVALID_VALUE:
                 return 0
             raise
 
@@ -233,20 +245,20 @@ class CudaDriver(VmmDriver):
         nbytes = self._granularity(api.names.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM)
         address = api.call("cuMemAddressReserve", nbytes, 0, 0, 0)
         try:
-            handle = api.call("cuMemCreate", nbytes, self._prop, 0)
+            handle = self._memory(nbytes)
             try:
                 api.call("cuMemMap", address, nbytes, 0, handle, 0)
                 try:
                     api.call("cuMemSetAccess", address, nbytes, self._access, 1)
                     capable = bool(api.call("cuPointerGetAttribute", kind, address))
                 finally:
-                    api.call("cuMemUnmap", address, nbytes)
+                    self._give_back("cuMemUnmap", address, nbytes)
                 if properties.handle_type == "posix_fd":
                     os.close(api.call("cuMemExportToShareableHandle", handle, self._handle_type("posix_fd"), 0))
             finally:
-                api.call("cuMemRelease", handle)
+                self._give_back("cuMemRelease", handle)
         finally:
-            api.call("cuMemAddressFree", address, nbytes)
+            self._give_back("cuMemAddressFree", address, nbytes)
         if properties.rdma and not capable:
             raise DriverError(
                 "cuda: cuPointerGetAttribute: memory created with the RDMA flag is not reachable by RDMA",
@@ -254,6 +266,13 @@ class CudaDriver(VmmDriver):
                 call="cuPointerGetAttribute",
             )
         return capable
+
+    def _give_back(self, call: str, *arguments: Any) -> None:
+        """What a trial took. Once more where it is refused, because nobody is left who could try it later."""
+        try:
+            self._api.call(call, *arguments)
+        except DriverError:
+            self._api.call(call, *arguments)
 
     def _granularity(self, option: Any) -> int:
         return int(self._api.call("cuMemGetAllocationGranularity", self._prop, option))
@@ -280,7 +299,7 @@ class CudaDriver(VmmDriver):
             info = None  # the error that is on its way matters more than its numbers
         known = f"{format_bytes(info.free)} of {format_bytes(info.total)} are free" if info else "free memory unknown"
         raise OutOfDeviceMemory(
-            f"cuda: cuMemCreate of {format_bytes(nbytes)} on {self.device}: {known}",
+            f"cuda: {error.call} of {format_bytes(nbytes)} on device {int(self._device)}: {known} ({error.name}, {error.code})",
             cure="Commit less, or free memory that other processes, or torch's cache in this one, hold",
             driver="cuda",
             call=error.call,

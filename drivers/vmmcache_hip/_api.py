@@ -8,6 +8,7 @@ enumeration does not know.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any, Final
 
 from vmmcache import DriverError, DriverUnavailable
@@ -42,7 +43,9 @@ _CALLS: Final = {
     "export_handle": "hipMemExportToShareableHandle",
     "export_dmabuf": "hipMemGetHandleForAddressRange",
 }
-_CURES: Final = {
+_UNKNOWN: Final = "unknown"
+_UPDATE: Final = "Update the bindings (hip-python) to the runtime's version"
+_CURES: Final[dict[int | None, str]] = {
     Code.NOT_INITIALIZED: "The runtime was not initialised in this process; after a fork it cannot be. Use spawn",
     Code.NO_DEVICE: "Check rocminfo, HIP_VISIBLE_DEVICES, and the right to open /dev/kfd and /dev/dri (group render)",
     Code.INVALID_DEVICE: "Check the index against `vmmcache probe` and HIP_VISIBLE_DEVICES",
@@ -86,8 +89,10 @@ class Api:
             ) from error
         except (ValueError, KeyError) as error:
             number = re.search(r"\d+", str(error))
-            raise self._error(name, int(number.group()) if number else None, "unknown", str(error)) from error
+            self._forget()
+            raise self._error(name, int(number.group()) if number else None, _UNKNOWN, str(error)) from error
         if int(status):
+            self._forget()
             raise self._error(name, int(status), status.name, self._text(status))
         return values[0] if len(values) == 1 else tuple(values)
 
@@ -99,10 +104,16 @@ class Api:
         return self._error(_CALLS.get(verb, verb), code, name, f"{what}, {wrong.value}")
 
     def _error(self, call: str, code: int | None, name: str, text: str) -> DriverError:
-        cure = _CURES.get(code) if code is not None else "Update the bindings (hip-python) to the runtime's version"
+        cure = _UPDATE if name == _UNKNOWN else _CURES.get(code)
         return DriverError(
             f"hip: {call}: {name} ({code}, {text})", driver="hip", call=call, code=code, name=name, cure=cure
         )
+
+    def _forget(self) -> None:
+        # A failure stays this thread's last error, and whoever asks after the next kernel would take it for that kernel's
+        # (vLLM #36651). It is raised here, so it is not left there.
+        with suppress(ValueError, KeyError):  # it is read to be forgotten, also where the bindings do not know it
+            self.names.hipGetLastError()
 
     def _text(self, status: Any) -> str:
         text = self.names.hipGetErrorString(status)

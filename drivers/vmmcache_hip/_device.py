@@ -9,6 +9,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from vmmcache import DriverError
 from vmmcache_hip._api import Api
 
 __all__ = ["CurrentDevice"]
@@ -36,4 +37,9 @@ class CurrentDevice:
     ) -> None:
         self._local.depth -= 1
         if not self._local.depth and self._local.before != self._index:
-            self._api.call("hipSetDevice", self._local.before)
+            try:
+                self._api.call("hipSetDevice", self._local.before)
+            except DriverError as refusal:
+                if error is None:
+                    raise
+                error.add_note(f"leaving the device failed too: {refusal}")  # and what was before matters more

@@ -159,14 +159,16 @@ class HipDriver(VmmDriver):
 
     def _create(self, nbytes: int) -> Allocation:
         missing = room_for(self.held.allocations + 1) if self.fds_per_allocation else 0
+        return self._allocation(self._memory(nbytes, missing), nbytes)
+
+    def _memory(self, nbytes: int, missing_fds: int = 0) -> int:
         try:
             with self._current:
-                handle = int(self._api.call("hipMemCreate", nbytes, self._prop, 0))
+                return int(self._api.call("hipMemCreate", nbytes, self._prop, 0))
         except DriverError as error:
             if error.code == Code.OUT_OF_MEMORY:
-                self._out_of_memory(nbytes, error, missing)
+                self._out_of_memory(nbytes, error, missing_fds)
             raise
-        return self._allocation(handle, nbytes)
 
     def _release(self, handle: int) -> None:
         self._api.call("hipMemRelease", handle)
@@ -187,7 +189,19 @@ class HipDriver(VmmDriver):
         self._api.call("hipMemSetAccess", address, nbytes, self._access, 1)
 
     def _unmap(self, address: int, nbytes: int) -> None:
-        self._api.call("hipMemUnmap", address, nbytes)
+        try:
+            self._api.call("hipMemUnmap", address, nbytes)
+        except DriverError as error:
+            # Where mapping said success and did nothing (quirk map_errors_dropped), there is nothing to take away.
+            if "map_errors_dropped" not in self._quirks or error.code != Code.INVALID_VALUE or self._is_mapped(address):
+                raise
+
+    def _is_mapped(self, address: int) -> bool:
+        try:
+            self._api.call("hipMemGetAccess", self._access.location, address)
+        except DriverError as error:
+            return error.code != Code.INVALID_VALUE
+        return True
 
     # Contents -------------------------------------------------------------------------------------------------------
 
@@ -259,21 +273,21 @@ class HipDriver(VmmDriver):
         minimum = self._granularity(api.names.hipMemAllocationGranularity_flags.hipMemAllocationGranularityMinimum)
         address = api.call("hipMemAddressReserve", minimum, 0, 0, 0)
         try:
-            handle = api.call("hipMemCreate", minimum, self._prop, 0)
+            handle = self._memory(minimum)
             try:
                 api.call("hipMemMap", address, minimum, 0, handle, 0)
                 try:
                     api.call("hipMemSetAccess", address, minimum, self._access, 1)
                     capable = self._reachable(int(address)) if properties.rdma else None
                 finally:
-                    api.call("hipMemUnmap", address, minimum)
+                    self._give_back("hipMemUnmap", address, minimum)
                 if properties.handle_type == "posix_fd":
                     shared = self._export(handle, "posix_fd")
                     os.close(int(shared))
             finally:
-                api.call("hipMemRelease", handle)
+                self._give_back("hipMemRelease", handle)
         finally:
-            api.call("hipMemAddressFree", address, minimum)
+            self._give_back("hipMemAddressFree", address, minimum)
         return capable
 
     def _reachable(self, address: int) -> bool:
@@ -287,6 +301,13 @@ class HipDriver(VmmDriver):
                 call="hipPointerGetAttribute",
             )
         return True
+
+    def _give_back(self, call: str, *arguments: Any) -> None:
+        """What a trial took. Once more where it is refused, because nobody is left who could try it later."""
+        try:
+            self._api.call(call, *arguments)
+        except DriverError:
+            self._api.call(call, *arguments)
 
     def _granularity(self, option: Any) -> int:
         return int(self._api.call("hipMemGetAllocationGranularity", self._prop, option))
@@ -318,7 +339,7 @@ class HipDriver(VmmDriver):
         known = f"{format_bytes(info.free)} of {format_bytes(info.total)} are free" if info else "free memory unknown"
         few_fds = missing_fds or (self.fds_per_allocation and info and info.free > nbytes)
         raise OutOfDeviceMemory(
-            f"hip: hipMemCreate of {format_bytes(nbytes)} on {self.device}: {known}",
+            f"hip: {error.call} of {format_bytes(nbytes)} on device {self._index}: {known} ({error.name}, {error.code})",
             cure=FD_CURE
             if few_fds
             else "Commit less, or free memory that other processes, or torch's cache here, hold",

@@ -42,9 +42,9 @@ QUIRKS: Final = (
     Quirk(
         "map_errors_dropped",
         "hipMemMap says success although nothing was mapped",
-        "None needed: granting access, which follows at once, fails then",
-        "clr source 6.1 to 7.2",
-        until=(7, 12),
+        "Granting access, which follows at once, fails then; unmapping what is not mapped is no failure",
+        "clr source 6.1 to 7.2, and right in 7.14's; those between are not known",
+        until=(7, 14),
     ),
     Quirk(
         "import_by_pointer",

@@ -160,3 +160,30 @@ def test_the_host_is_refused_on_imported_memory(load: Load) -> None:
         hip.ok("hipMemMap", base, MIB2, 0, imported, 0)
         codes[profile] = hip("hipMemSetAccess", base, MIB2, Access(Location(HOST, 0), 3), 1)
     assert codes == {"hip-7.14": 0, "hip-10.0": INVALID_VALUE}
+
+
+@pytest.mark.parametrize(
+    ("profile", "location", "code"),
+    [
+        pytest.param("hip-10.0", Location(HOST, 0), 0, id="the host"),
+        pytest.param("hip-7.0", Location(HOST, 0), INVALID_VALUE, id="the host, before 7.2"),
+        pytest.param("hip-10.0", Location(3, 0), INVALID_VALUE, id="a NUMA node"),
+        pytest.param("hip-10.0", Location(1, 2), 101, id="no such device"),
+        pytest.param("hip-6.4", Location(1, 2), INVALID_VALUE, id="no such device, 6.4"),
+    ],
+)
+def test_locations(load: Load, profile: str, location: Location, code: int) -> None:
+    """Facts 2.2 and 2.4."""
+    hip = load(profile, devices=2)
+    ((at, size),) = lay(hip, 1)
+    assert hip("hipMemSetAccess", at, size, Access(location, 3), 1) == code
+    assert hip.get("hipMemGetAccess", location, at) == ((0, 3) if code == 0 else (code, 0) if location.id else (0, 0))
+
+
+def test_devices_that_do_not_reach_each_other(load: Load) -> None:
+    """[?] which code."""
+    hip = load("hip-10.0", devices=2, peer=0)
+    ((at, size),) = lay(hip, 1)
+    assert hip.get("hipDeviceCanAccessPeer", 0, 1) == (0, 0)
+    assert hip.access(at, size, devices=[1]) == 101
+    assert hip.access(at, size, devices=[0]) == 0

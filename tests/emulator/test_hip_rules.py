@@ -168,40 +168,6 @@ def test_strange_access_is_refused(hip: Library, flags: int) -> None:
     assert hip("hipMemSetAccess", base, MIB2, Access(Location(1, 0), 3), 0) == INVALID_VALUE
 
 
-def test_an_export_must_match_exactly(hip: Library) -> None:
-    """[S] Create, Export."""
-    descriptor = ctypes.c_int(-1)
-    out = ctypes.byref(descriptor)
-    assert hip("hipMemExportToShareableHandle", out, hip.create(), POSIX_FD, 0) == INVALID_VALUE
-    assert hip("hipMemExportToShareableHandle", out, hip.create(), 0, 0) == INVALID_VALUE
-    assert hip("hipMemExportToShareableHandle", out, hip.create(handle_types=POSIX_FD), POSIX_FD, 0) == 0
-    imported = hip.ok_get("hipMemImportFromShareableHandle", descriptor.value, POSIX_FD)
-    answer = Properties()
-    hip.ok("hipMemGetAllocationPropertiesFromHandle", answer, imported)
-    assert answer.handle_types == POSIX_FD
-    assert hip("hipMemImportFromShareableHandle", buffer(), descriptor.value, 2) == NOT_SUPPORTED
-
-
-@pytest.mark.parametrize(
-    ("at", "size", "flags", "code"),
-    [
-        pytest.param(0, MIB2, 0, 0, id="one allocation"),
-        pytest.param(0, 2 * MIB2, 0, INVALID_VALUE, id="two"),
-        pytest.param(4 * MIB2, MIB2, 0, INVALID_VALUE, id="a hole"),
-        pytest.param(0, 0, 0, INVALID_VALUE, id="nothing"),
-        pytest.param(0, MIB2, 2, INVALID_VALUE, id="flags"),
-    ],
-)
-def test_dmabuf(hip: Library, at: int, size: int, flags: int, code: int) -> None:
-    """[S] GetHandleForAddressRange: one allocation as far as is known."""
-    base = hip.reserve()
-    hip.commit(base)
-    hip.commit(base + MIB2)
-    descriptor = ctypes.c_int(-1)
-    assert hip("hipMemGetHandleForAddressRange", ctypes.byref(descriptor), base + at, size, 1, flags) == code
-    assert (descriptor.value >= 0) is (code == 0)
-
-
 def test_arrays_are_never_supported(hip: Library) -> None:
     """Facts 2.1."""
     assert hip("hipMemMapArrayAsync", None, 0, 0) == NOT_SUPPORTED
@@ -233,3 +199,42 @@ def test_names_of_errors_are_the_answer(hip: Library) -> None:
     hip.control.hipGetErrorName.restype = ctypes.c_char_p
     assert hip.control.hipGetErrorName(2) == b"hipErrorOutOfMemory"
     assert hip.control.hipGetErrorName(12345) == b"hipErrorUnknown"
+
+
+@pytest.mark.parametrize(
+    ("address", "option", "prop", "code"),
+    [
+        pytest.param(True, 0, properties(), 0, id="minimum"),
+        pytest.param(True, 1, properties(), 0, id="recommended"),
+        pytest.param(True, 2, properties(), INVALID_VALUE, id="no such option"),
+        pytest.param(False, 0, properties(), INVALID_VALUE, id="no place for the answer"),
+        pytest.param(True, 0, properties(7), INVALID_DEVICE, id="no such device"),
+        pytest.param(True, 0, None, INVALID_VALUE, id="no properties"),
+    ],
+)
+def test_granularity(hip: Library, address: bool, option: int, prop: Properties | None, code: int) -> None:
+    """Facts 3: an out-of-range device answers 101 here too."""
+    assert hip("hipMemGetAllocationGranularity", buffer() if address else None, prop, option) == code
+
+
+def test_knobs_of_calls_that_platforms_refuse(load: Load) -> None:
+    hip = load("hip-10.0", gran_code=NOT_SUPPORTED, reserve_code=NOT_SUPPORTED)
+    assert hip.get("hipMemGetAllocationGranularity", properties(), 0)[0] == NOT_SUPPORTED
+    assert hip.get("hipMemAddressReserve", MIB2, 0, 0, 0)[0] == NOT_SUPPORTED
+
+
+def test_what_is_asked_of_handles_and_addresses_that_are_not_there(hip: Library) -> None:
+    base = hip.reserve()
+    handle = hip.place(base)
+    hip.ok("hipMemUnmap", base, MIB2)
+    assert hip.get("hipMemRetainAllocationHandle", base)[0] == INVALID_VALUE
+    assert hip.get("hipMemGetAccess", Location(1, 0), base)[0] == INVALID_VALUE
+    hip.ok("hipMemRelease", handle)
+    assert hip("hipMemGetAllocationPropertiesFromHandle", Properties(), handle) == INVALID_VALUE
+    assert hip("hipMemMap", base, MIB2, 0, handle, 0) == INVALID_VALUE
+    assert hip.control.violations() == [f"handle {handle:#x} mapped, which is not there"]
+
+
+def test_memory_on_the_host_costs_the_device_nothing(hip: Library) -> None:
+    hip.create(location=HOST)
+    assert hip.control.used(0) == 0

@@ -132,6 +132,7 @@ def test_unmapping_where_nothing_is(hip: Library, profile: str) -> None:
     hip.control.set(fork_poison=0)
     base = hip.reserve()
     expected = 0 if since(profile, "hip-7.0") else signal.SIGSEGV
+    assert hip("hipMemUnmap", 0, MIB2) == hip("hipMemUnmap", base, 0) == INVALID_VALUE, "HIP's own check comes first"
     assert death_of(lambda: hip("hipMemUnmap", base, MIB2)) == expected
     if expected == 0:
         assert hip("hipMemUnmap", base, MIB2) == INVALID_VALUE

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.fine_host import FineHostDriver
+from tests.fine_host import FineHostDriver, KeepingDriver, UniformDriver
 from vmmcache import VmmDriver
 from vmmcache.testing import DirtyDriver, TensorMachine
+from vmmcache.testing.strategies import FaultPlan
 from vmmcache_host._driver import open_host
 
 FLOOR = 1_500
-"""Steps that each of the four machines must have made: a machine whose rules do not come up any more tests nothing."""
+"""Steps that each of the machines must have made: a machine whose rules do not come up any more tests nothing."""
 
 
 class HostMachine(TensorMachine):
@@ -45,10 +46,38 @@ class DirtyFaultyMachine(DirtyMachine):
     faults: ClassVar[bool] = True
 
 
+class UniformMachine(HostMachine):
+    faults: ClassVar[bool] = True
+
+    def open_driver(self) -> VmmDriver:
+        return DirtyDriver(UniformDriver())
+
+
+class KeepingMachine(HostMachine):
+    faults: ClassVar[bool] = True
+
+    def open_driver(self) -> VmmDriver:
+        self.keeping = KeepingDriver()
+        return self.keeping
+
+    def attempt(self, operation: Callable[[], object], plan: FaultPlan) -> Exception | None:
+        error = super().attempt(operation, plan)
+        if error is None and self.tensor.state == "asleep":
+            assert self.keeping.kept == {}, "asleep, and the device has not got its memory back (S11)"
+        return error
+
+
 # Less memory than the largest tensors that are drawn need, so that it runs out by itself, too.
 @pytest.mark.parametrize(
     ("machine", "memory"),
-    [(HostMachine, "16MiB"), (FaultyMachine, "16MiB"), (DirtyMachine, "512KiB"), (DirtyFaultyMachine, "512KiB")],
+    [
+        (HostMachine, "16MiB"),
+        (FaultyMachine, "16MiB"),
+        (DirtyMachine, "512KiB"),
+        (DirtyFaultyMachine, "512KiB"),
+        (UniformMachine, "512KiB"),
+        (KeepingMachine, "512KiB"),
+    ],
 )
 @pytest.mark.timeout(900)  # one that finds something is given the time to find the smallest example of it
 def test_the_machine_finds_nothing(

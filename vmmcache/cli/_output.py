@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import Any
 
 import click
@@ -31,5 +32,7 @@ def error_object(error: Exception) -> dict[str, Any]:
     else:
         fields = {name: value for name, value in vars(error).items() if isinstance(value, int | float | str | None)}
         message = str(error)
+    # JSON has no NaN and no infinity; a refused one is shown as it was written.
+    fields |= {name: repr(value) for name, value in fields.items() if isinstance(value, float) and not isfinite(value)}
     kind = type(error).__name__ if isinstance(error, VmmCacheError) else "UsageError"
     return {"schema": 1, "error": {"type": kind, "message": message, **fields}}

@@ -58,6 +58,8 @@ class Lifetime:
         if not self._abandoned or self._views or self._leased() or os.getpid() != self._pid:
             # In a forked child the memory is the parent's to give back.
             return
-        with self._region.gate.operation("close"):
-            if self._region.state is not State.CLOSED or self._region.owes:
+        with self._region.gate.enter("close"):
+            if self._region.state is State.CLOSED and not self._region.owes:
+                return  # without a call: it may have been closed long ago, and the device be out of order by now
+            with self._region.gate.operation("close"):
                 self._region.close()

@@ -8,6 +8,7 @@ name raises DriverUnavailable with its reason. There is no fallback from one dri
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -22,7 +23,9 @@ from vmmcache.errors import ConfigError, DriverUnavailable
 from vmmcache.plugins import hookspecs
 from vmmcache.spec import DriverSpec
 
-__all__ = ["BrokenDriver", "FoundDriver", "drivers", "find_driver", "open_driver", "split_device"]
+__all__ = ["BrokenDriver", "FoundDriver", "drivers", "find_driver", "open_driver", "split_device", "warmup_records"]
+
+_log = logging.getLogger(__name__)
 
 DISABLE: Final = "VMMCACHE_DISABLE_DRIVERS"
 OURS: Final = "vmmcache"
@@ -71,6 +74,21 @@ def drivers() -> dict[str, FoundDriver | BrokenDriver]:
                 record = FoundDriver(name, origin, outcome)
             result[_free_key(result, name, origin)] = record
     return result
+
+
+def warmup_records() -> list[object]:
+    """Warm-up constraints of all plug-ins, as `vmmcache.planning.warmup.warmup_constraints` takes them; ours first.
+
+    A plug-in that is broken is logged here, and shown by ``vmmcache probe``.
+    """
+    found = []
+    for entry in sorted(entry_points(group=hookspecs.GROUP), key=_ours_first):
+        records = _records(entry, "vmmcache_warmup_constraints")
+        if isinstance(records, str):
+            _log.warning("plug-in %s of %s gives no warm-up constraints: %s", entry.name, _origin(entry), records)
+        else:
+            found += records
+    return found
 
 
 def open_driver(device: str | VmmDriver) -> VmmDriver:
@@ -128,10 +146,9 @@ def find_driver(name: str) -> FoundDriver:
 
 
 def _load(entry: EntryPoint) -> Iterable[tuple[str, DriverSpec | str]]:
-    try:
-        specs = list(_quarantined(entry))
-    except Exception as error:  # noqa: BLE001 -- a stranger's plug-in may raise anything; it is shown
-        return [(entry.name, f"{type(error).__name__}: {error}")]
+    specs = _records(entry, "vmmcache_drivers")
+    if isinstance(specs, str):
+        return [(entry.name, specs)]
     return [
         (spec.name, spec)
         if isinstance(spec, DriverSpec)
@@ -140,7 +157,15 @@ def _load(entry: EntryPoint) -> Iterable[tuple[str, DriverSpec | str]]:
     ]
 
 
-def _quarantined(entry: EntryPoint) -> Iterable[object]:
+def _records(entry: EntryPoint, hook: str) -> list[object] | str:
+    """What a plug-in yields from a hook, or why it does not, for people."""
+    try:
+        return list(_quarantined(entry, hook))
+    except Exception as error:  # noqa: BLE001 -- a stranger's plug-in may raise anything; it is shown
+        return f"{type(error).__name__}: {error}"
+
+
+def _quarantined(entry: EntryPoint, hook: str) -> Iterable[object]:
     # A manager of its own for each plug-in: a failed one leaves nothing half registered, and no plug-in's wrapper sees
     # another plug-in's hook call.
     manager = pluggy.PluginManager(hookspecs.GROUP)
@@ -152,7 +177,7 @@ def _quarantined(entry: EntryPoint) -> Iterable[object]:
         manager.check_pending()
         if not manager.get_hookcallers(plugin):
             raise TypeError(f"{entry.value} has none of our hooks; mark its functions with vmmcache.hookimpl")
-        for implementation in manager.hook.vmmcache_drivers.get_hookimpls():
+        for implementation in getattr(manager.hook, hook).get_hookimpls():
             # Called one by one, because pluggy passes over a hook that returns None.
             yield from cast("Iterable[object]", implementation.function())
 

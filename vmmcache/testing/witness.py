@@ -71,6 +71,12 @@ class Witness:
         if error is None:
             assert not extents(tensor, self._driver)
             assert tensor.physical_bytes == 0
+        elif self._driver.keeps_memory and "reserve" in self._verbs_refused:
+            # The addresses had to be freed, and were not to be had again: everything is over.
+            assert tensor.state == "closed"
+            assert tensor.base_address not in self._driver.order.reserved
+            model.state = "closed"
+            return
         else:
             self._first_refusal(error)
             if tensor.state != "asleep":

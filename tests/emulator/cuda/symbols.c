@@ -75,6 +75,7 @@ static const struct {
     {"cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010},
     {"cuStreamEndCapture", "cuStreamEndCapture", 10000},
     {"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", 11040},
+    {"cuGraphInstantiate", "cuGraphInstantiateWithFlags", 12000}, /* since 12.0 the one name means the other */
     {"cuGraphLaunch", "cuGraphLaunch", 10000},
     {"cuGraphExecDestroy", "cuGraphExecDestroy", 10000},
     {"cuGraphDestroy", "cuGraphDestroy", 10000},

@@ -1,8 +1,9 @@
 """One reservation and what is mapped in it. The only code that calls a driver's memory verbs.
 
-Theory of operation ------------------- What is mapped is kept as a list of *mappings*, sorted by offset: one per
-allocation, however many granules it spans. There is no table of granules, so a region of 4 TiB costs what its
-allocations cost.
+Theory of operation
+-------------------
+What is mapped is kept as a list of *mappings*, sorted by offset: one per allocation, however many granules it spans.
+There is no table of granules, so a region of 4 TiB costs what its allocations cost.
 
 Growing fills the holes of the ranges asked for, each maximal hole with one allocation (or with pieces of at most
 `chunk` bytes): create, map, grant. If any call fails, all that this growth made goes back.
