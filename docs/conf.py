@@ -32,7 +32,9 @@ nitpick_ignore_regex = [
     # Names of integers and strings, not classes: `Bytes` says in which unit, `HandleType` which words there are.
     (r"py:class", r"(vmmcache\.(units|driver)\.)?(Bytes|Address|HandleType)"),
     # Words of NumPy-style types.
-    (r"py:class", r"callable|iterable|optional|sequence"),
+    (r"py:class", r'callable|iterable|optional|sequence|default .+|".+"'),
+    # Types of the planner's inside: a choice of two words, an exact number, one of two kinds of layer.
+    (r"py:class", r"Arrangement|Part|(fractions\.)?Fraction"),
     # In the signature of what only vmmcache itself makes.
     (r"py:class", r"vmmcache\.connectors\.leases\.LeaseBook"),
 ]

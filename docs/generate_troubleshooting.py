@@ -96,8 +96,10 @@ def _ask(situation: Situation) -> Answer:
             capture_output=True,
             text=True,
             timeout=90,
-            check=True,
+            check=False,
         )
+        if child.returncode:
+            raise RuntimeError(f"{situation.title}: no answer of the probe\n{child.stderr}")
         report: dict[str, Any] = json.loads(child.stdout)
         refused = [step for step in report["steps"] if not step["ok"]]
         return Answer(

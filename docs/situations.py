@@ -68,8 +68,9 @@ def _at_most(limit: str, number: int) -> str:
 WSL: Final = """
 import pathlib
 read = pathlib.Path.read_text
-def read_text(self, *encoding):
-    return "6.6.87.2-microsoft-standard-WSL2" if str(self) == "/proc/sys/kernel/osrelease" else read(self, *encoding)
+def read_text(self, *how, **named):
+    kernel = str(self) == "/proc/sys/kernel/osrelease"
+    return "6.6.87.2-microsoft-standard-WSL2" if kernel else read(self, *how, **named)
 pathlib.Path.read_text = read_text
 """
 """Startup code under which the kernel has the name of one of WSL2's."""

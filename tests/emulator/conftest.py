@@ -15,13 +15,18 @@ Load = Callable[..., Library]
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Load:
-    """``load("cuda-13", devices=2)`` gives a fresh library of that profile."""
+def load(tmp_path: Path) -> Iterator[Load]:
+    """``load("cuda-13", devices=2)`` gives a fresh library of that profile, unloaded when the test ends."""
+    libraries = []
 
     def fresh(profile: str, **knobs: int) -> Library:
-        return Library("cuda" if profile.startswith("cuda") else "hip", profile, tmp_path, **knobs)
+        library = Library("cuda" if profile.startswith("cuda") else "hip", profile, tmp_path, **knobs)
+        libraries.append(library)
+        return library
 
-    return fresh
+    yield fresh
+    for library in libraries:
+        library.close()
 
 
 @pytest.fixture

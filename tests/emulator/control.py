@@ -135,6 +135,11 @@ class Control:
         """The library of this process, which was started under `Emulator.env`."""
         return cls(Path(os.environ["VMMEMU_LIBRARY"]))
 
+    @property
+    def handle(self) -> int:
+        """The loader's handle of the library."""
+        return self._c._handle
+
     # Faults ---------------------------------------------------------------------------------------------------------
 
     def fail(self, call: str, code: int | str, *, nth: int = 1, times: int = 1) -> None:

@@ -6,6 +6,7 @@ many profiles run in one process, and none sees what another left behind.
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import shutil
 from collections.abc import Sequence
@@ -78,6 +79,11 @@ class Library:
         shutil.copyfile(build.library(product), self.path)
         self.control = Control(self.path)
         self.control.profile(profile, report=0, **knobs)
+
+    def close(self) -> None:
+        """Unload the library, and take away what it holds of this process."""
+        self.control.vmmemu_discard()
+        _ctypes.dlclose(self.control.handle)
 
     def __call__(self, name: str, *arguments: object) -> int:
         """Call an entry point by its exported name; its code."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -179,3 +180,15 @@ def test_leaks_are_counted_in_words(either: Library) -> None:
     base = either.reserve()
     either.place(base)
     assert either.control.leaks() == "1 reservations, 1 handles, 1 mappings"
+
+
+def test_an_unloaded_library_leaves_nothing_in_the_process(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    library = Library("cuda", "cuda-13", tmp_path).start()
+    base = library.reserve()
+    library.commit(base)
+    assert library("cuGetProcAddress", b"cuInit", buffer(), 13000, 0) == 0
+    library.close()
+    assert os.listdir("/proc/self/fd") == before
+    assert str(library.path) not in Path("/proc/self/maps").read_text()
+    assert death_of(lambda: peek(base)) == signal.SIGSEGV

@@ -77,6 +77,16 @@ EXPORT void vmmemu_reset(void)
     unlock();
 }
 
+/* Before the library is unloaded, which only tests of the emulator do: gives back what it holds of the process. */
+EXPORT void vmmemu_discard(void)
+{
+    lock();
+    forget_work();
+    discard_reservations();
+    discard_files();
+    unlock();
+}
+
 __attribute__((constructor)) static void load(void)
 {
     knobs_load();

@@ -11,5 +11,7 @@ void journal_event(const char *name, const char *text);
 void journal_clear(void);
 int vmmemu_violation_read(long long index, char *text, size_t size);
 void faults_clear(void);
+void discard_reservations(void);
+void discard_files(void);
 
 #endif

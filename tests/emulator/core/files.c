@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "control.h"
 #include "physical.h"
 
 static LIST_HEAD(, file) files = LIST_HEAD_INITIALIZER(files);
@@ -71,6 +72,14 @@ void file_drop(struct file *file)
     close(file->descriptor);
     LIST_REMOVE(file, link);
     free(file);
+}
+
+void discard_files(void)
+{
+    for (struct file *file; (file = LIST_FIRST(&files)) != NULL; free(file)) {
+        close(file->descriptor);
+        LIST_REMOVE(file, link);
+    }
 }
 
 int open_anew(const struct file *file)

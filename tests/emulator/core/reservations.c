@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "control.h"
 #include "emulator.h"
 
 struct kept {
@@ -116,4 +117,13 @@ void keep(struct reservation *reservation, struct physical *memory)
     kept->memory = memory;
     physical_hold(memory);
     LIST_INSERT_HEAD(&reservation->kept, kept, link);
+}
+
+void discard_reservations(void)
+{
+    for (struct reservation *reservation; (reservation = LIST_FIRST(&reservations)) != NULL;) {
+        for (struct mapping *mapping; (mapping = TAILQ_FIRST(&reservation->mappings)) != NULL;)
+            unmap(mapping);
+        reservation_free(reservation);
+    }
 }

@@ -98,8 +98,10 @@ static void *own_symbol(const char *symbol)
 {
     static void *self;
     Dl_info about;
-    if (self == NULL && dladdr((void *)own_symbol, &about) != 0)
+    if (self == NULL && dladdr((void *)own_symbol, &about) != 0) {
         self = dlopen(about.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+        dlclose(self); /* the handle lives as long as the library, which this must not prolong */
+    }
     return self ? dlsym(self, symbol) : NULL;
 }
 
