@@ -45,7 +45,7 @@ def either(request: pytest.FixtureRequest, load: Load) -> Library:
 def few_descriptors() -> Iterator[int]:
     """A soft limit not far above what is open, as a default shell has it."""
     old = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft = max(int(name) for name in os.listdir("/proc/self/fd")) + 32
+    soft = min(max(int(name) for name in os.listdir("/proc/self/fd")) + 32, old[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, old[1]))
     yield soft
     resource.setrlimit(resource.RLIMIT_NOFILE, old)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from vmmcache.errors import StateError
 from vmmcache.memory.dlpack import byte_capsule
 from vmmcache.memory.region import Region
 from vmmcache.memory.states import State
@@ -14,6 +15,17 @@ from vmmcache.memory.states import State
 __all__ = ["Lifetime"]
 
 _log = logging.getLogger(__name__)
+
+_waiting: list[Lifetime] = []
+"""Those that could not be closed when their time came. Tried again whenever a tensor is made or goes."""
+
+
+def _close_waiting() -> None:
+    while _waiting:
+        lifetime = _waiting.pop()
+        lifetime.close_if_unused()
+        if lifetime in _waiting:
+            return
 
 
 class Lifetime:
@@ -29,6 +41,7 @@ class Lifetime:
         self._abandoned = False
         # One token a view. Adding and discarding are atomic, and views die in any thread, also in the middle of a call.
         self._views: set[object] = set()
+        _close_waiting()
 
     @property
     def views(self) -> int:
@@ -49,6 +62,7 @@ class Lifetime:
     def abandon(self) -> None:
         """The tensor is gone, or the interpreter is about to be."""
         self._abandoned = True
+        _close_waiting()
         if self._leased() and self._region.state is not State.CLOSED:
             _log.warning("%r was dropped while leased; its memory stays until the leases are released", self._region)
         self.close_if_unused()
@@ -61,5 +75,10 @@ class Lifetime:
         with self._region.gate.enter("close"):
             if self._region.state is State.CLOSED and not self._region.owes:
                 return  # without a call: it may have been closed long ago, and the device be out of order by now
-            with self._region.gate.operation("close"):
-                self._region.close()
+            try:
+                with self._region.gate.operation("close"):
+                    self._region.close()
+            except StateError as error:
+                # A graph is being captured: nothing may be waited for, and nobody who could be told is there.
+                _log.info("%r is closed later: %s", self._region, error)
+                _waiting.append(self)

@@ -45,5 +45,5 @@ class Suite:
         bench.clear()
 
     def free_bytes(self, bench: Workbench) -> int | None:
-        """Free memory now; None where it says nothing because others use the device too."""
-        return bench.driver.memory_info().free if self.sole_user else None
+        """Free memory now; None where it says nothing: others use the device too, or it keeps memory for a while."""
+        return bench.driver.memory_info().free if self.sole_user and not bench.driver.keeps_memory else None
