@@ -89,7 +89,7 @@ def _emulated(vendor: Vendor) -> Iterator[Row]:
     for shape, figures in found["seconds"].items():
         operations, segments = SHAPES[shape]
         for what, calls in ("grow", 3), ("give back", 2):
-            ours, bare = (figures[side] / (SEGMENTS * calls) * 1e6 for side in (what, f"{what}, C"))
+            ours, bare = (figures[side] / (operations * segments * calls) * 1e6 for side in (what, f"{what}, C"))
             how = f"{segments} segments at once" if operations == 1 else f"one segment, {operations} steps"
             yield Row(
                 f"{vendor}: {what}, {how}, a VMM call",

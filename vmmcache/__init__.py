@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vmmcache.connectors.leases import RegistrationLease
-    from vmmcache.driver import Allocation, Granularity, Held, Mapping, MemoryInfo, Reservation, VmmDriver
+    from vmmcache.driver import VmmDriver
     from vmmcache.errors import (
         AlignmentError,
         ConfigError,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         StateError,
         VmmCacheError,
     )
+    from vmmcache.handles import Allocation, Granularity, Held, Mapping, MemoryInfo, Reservation
     from vmmcache.memory.descriptors import RegistrableSegment
     from vmmcache.memory.tensor import ExtensibleTensor
     from vmmcache.plugins.hookspecs import hookimpl
@@ -73,7 +74,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "vmmcache.connectors.leases": ("RegistrationLease",),
     "vmmcache.memory.descriptors": ("RegistrableSegment",),
-    "vmmcache.driver": ("Allocation", "Granularity", "Held", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"),
+    "vmmcache.driver": ("VmmDriver",),
+    "vmmcache.handles": ("Allocation", "Granularity", "Held", "Mapping", "MemoryInfo", "Reservation"),
     "vmmcache.errors": (
         "AlignmentError",
         "ConfigError",

@@ -18,91 +18,20 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from vmmcache.errors import AlignmentError, ConfigError, DriverError, DriverUnavailable, OutOfDeviceMemory, StateError
+from vmmcache.handles import Allocation, Granularity, HandleType, Held, Mapping, MemoryInfo, Reservation
 from vmmcache.places import Places, Wrong
 from vmmcache.units import ADDRESSES, MIB, Address, Bytes, align_up, as_count
 
 __all__ = ["Allocation", "Granularity", "HandleType", "Held", "Mapping", "MemoryInfo", "Reservation", "VmmDriver"]
-
-HandleType = Literal["posix_fd", "fabric"]
 
 GRANULE_FLOOR: Final = 2 * MIB
 """ROCm reports a granularity of 4 KiB; a handle (and on some versions a file descriptor) per 4 KiB does not scale."""
 
 _allocation_ids = itertools.count(1)
 _NO_CONTEXT: Final = nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Addresses [address, address + nbytes) that nobody else gets, with no memory behind them."""
-
-    address: Address
-    nbytes: Bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """One physical handle."""
-
-    handle: int
-    """The vendor's handle. May be used again by the vendor after release; `id` may not."""
-    nbytes: Bytes
-    id: int
-    """Unique in this process, never used again."""
-    rdma_capable: bool | None = None
-    """Whether a NIC may reach the memory, as read back from the driver; None where it cannot say."""
-    handle_types: frozenset[HandleType] = frozenset()
-    """Kinds of shareable handle that the allocation was really created with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mapping:
-    """A whole allocation at `reservation.address + offset`."""
-
-    reservation: Reservation
-    offset: Bytes
-    allocation: Allocation
-
-    @property
-    def address(self) -> Address:
-        """Address of the first byte."""
-        return Address(self.reservation.address + self.offset)
-
-    @property
-    def nbytes(self) -> Bytes:
-        """Bytes of the whole allocation."""
-        return self.allocation.nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class Granularity:
-    """What the driver says of its mapping unit, in bytes, for the very properties that it creates memory with."""
-
-    minimum: int
-    recommended: int
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """How many of each a driver has given out and not got back."""
-
-    reservations: int
-    mappings: int
-    allocations: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryInfo:
-    """Memory of the device, in bytes."""
-
-    free: int
-    total: int
-    source: str
-    """Where the numbers come from: ``"driver"``, ``"cgroup"``, ``"MemAvailable"``, ``"configured"``, ..."""
 
 
 class VmmDriver(ABC):

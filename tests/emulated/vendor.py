@@ -52,3 +52,20 @@ def leave(control: Control, before: int, faults: Iterable[Record]) -> None:
         assert control.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())) == 0
     if "hipSetDevice" in calls:
         assert control.hipSetDevice(before) == 0
+
+
+def function(verb: str) -> str:
+    """The vendor's function behind a verb of the driver."""
+    names = {
+        "reserve": ("cuMemAddressReserve", "hipMemAddressReserve"),
+        "free": ("cuMemAddressFree", "hipMemAddressFree"),
+        "create": ("cuMemCreate", "hipMemCreate"),
+        "release": ("cuMemRelease", "hipMemRelease"),
+        "map": ("cuMemMap", "hipMemMap"),
+        "grant": ("cuMemSetAccess", "hipMemSetAccess"),
+        "unmap": ("cuMemUnmap", "hipMemUnmap"),
+        "zero": ("cuMemsetD8", "hipMemsetD8"),
+        "copy": ("cuMemcpyDtoD", "hipMemcpy"),
+        "synchronise": ("cuCtxSynchronize", "hipDeviceSynchronize"),
+    }
+    return names[verb][0 if CUDA else 1]

@@ -122,7 +122,15 @@ def test_work_on_addresses_without_memory_is_refused(either: Library, base: int)
     assert either.fill(base, 0, 2 * MIB2 + 1) == INVALID_VALUE
     assert copy(either, base, base + 3 * MIB2, 1) == INVALID_VALUE
     assert either.fill(base, 0, 1, stream=0xBAD00) == INVALID_VALUE
-    assert either.fill(base, 0, 0) == 0
+    assert either.fill(base, 0, 0) == copy(either, base, base, 0) == 0
+
+
+def test_work_can_be_done_at_once(either: Library, base: int) -> None:
+    """The knob `deferred`, for who measures."""
+    either.control.set(deferred=0)
+    assert either.fill(base, 7, MIB2) == 0
+    assert peek(base) == b"\x07"
+    assert either.control.count("pending") == 0
 
 
 # Captures -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ DRIVER = "vmmcache/driver.py"
 FDS = "vmmcache/fds.py"
 HOST = "drivers/vmmcache_host/_driver.py"
 FILES = "drivers/vmmcache_host/_files.py"
-PLACES = "drivers/vmmcache_host/_places.py"
+PLACES = "vmmcache/places.py"
 LIBC = "drivers/vmmcache_host/_libc.py"
 BUDGET = "drivers/vmmcache_host/_budget.py"
 
@@ -98,8 +98,8 @@ MUTANTS = [
     {
         "name": "an exported handle is the driver's own descriptor",
         "path": FILES,
-        "old": "            return os.dup(fd)\n",
-        "new": "            return fd\n",
+        "old": "            return os.dup(self.descriptor(handle))\n",
+        "new": "            return self.descriptor(handle)\n",
         "tests": [],
     },
     {
@@ -182,8 +182,8 @@ MUTANTS = [
     {
         "name": "the ends of a reservation are not given back",
         "path": HOST,
-        "old": "                if lower < upper:\n",
-        "new": "                if False:\n",
+        "old": "            if lower < upper:\n",
+        "new": "            if False:\n",
         "tests": [],
     },
     {

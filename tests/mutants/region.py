@@ -130,15 +130,15 @@ MUTANTS = [
     {
         "name": "old memory that cannot be put back is forgotten",
         "path": STEPS,
-        "old": "                self.made.append(debt)\n",
-        "new": "",
+        "old": '                lost = f"',
+        "new": '                self.made.remove(debt)\n                lost = f"',
         "tests": [],
     },
     {
         "name": "an undo that fails hides the error",
         "path": REGION,
-        "old": 'error.add_note(f"undoing failed too: {refusal}")',
-        "new": "raise",
+        "old": '            for note in (f"undoing failed too',
+        "new": '            raise\n            for note in (f"undoing failed too',
         "tests": [],
     },
     # Giving back ----------------------------------------------------------------------------------------------------
@@ -164,10 +164,10 @@ MUTANTS = [
         "tests": [],
     },
     {
-        "name": "the device is waited for once and for all",
+        "name": "work that an operation gave the device is not waited for",
         "path": GATE,
-        "old": "            self._idle = self._operating\n",
-        "new": "            self._idle = True\n",
+        "old": 'waits."""\n        self._idle = False\n',
+        "new": 'waits."""\n',
         "tests": [],
     },
     {

@@ -142,12 +142,12 @@ def judge(mutant: Mutant, status: int | None, printed: str) -> Verdict:
         return Verdict(mutant, caught=True, how="hang: had to be stopped")
     if status < 0:
         return Verdict(mutant, caught=True, how=f"crash: {signal.Signals(-status).name}")
-    if status != 1:
-        # Nothing was collected, or a file could not even be imported: that says nothing about the tests.
-        raise OutOfDate(f"mutant {mutant.name!r}: pytest could not run (status {status}):\n{printed[-2000:]}")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+::\S+)", printed, re.MULTILINE)
+    if status != 1 or failed is None:
+        # Nothing was collected, or the package cannot even be imported: that says nothing about the tests.
+        raise OutOfDate(f"mutant {mutant.name!r}: no test could be run (status {status}):\n{printed[-2000:]}")
     kind = "hang: " if re.search(r"^E +Failed: Timeout|Timeout \(>", printed, re.MULTILINE) else ""
-    return Verdict(mutant, caught=True, how=kind + (failed[1] if failed else "failed").removeprefix("tests/"))
+    return Verdict(mutant, caught=True, how=kind + failed[1].removeprefix("tests/"))
 
 
 def run(mutants: Sequence[Mutant], jobs: int, console: Console) -> list[Verdict]:

@@ -1,4 +1,4 @@
-"""Whatever sequence of operations: how memory is cut into allocations, and what was in it before, makes no difference."""
+"""Whatever the sequence of operations: how memory is cut, and what was in it before, makes no difference."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 `DriverConformance` is the contract, one test per promise; a driver's test file subclasses it. `RecordingDriver` wraps
 any driver, keeps a journal, checks the order of calls, and refuses the calls that a test wants refused. `DirtyDriver`
-wraps any driver and fills fresh memory with rubbish. `TensorMachine` tries an `ExtensibleTensor` over a driver against a
-model that shares no code with it; `vmmcache.testing.strategies` says what it tries.
+wraps any driver and fills fresh memory with rubbish. `TensorMachine` tries an `ExtensibleTensor` over a driver, against
+a model that shares no code with it; `vmmcache.testing.strategies` says what it tries.
 
 The suite needs pytest, the strategies and the machine need Hypothesis too (extra ``testing``); the wrapping drivers
 need neither.

@@ -10,7 +10,7 @@ from typing import Final
 
 from vmmcache.errors import DriverError
 from vmmcache.memory.tensor import ExtensibleTensor
-from vmmcache.testing.checks import Peek, extents
+from vmmcache.testing.checks import Peek, check_backing, extents
 from vmmcache.testing.model import Model
 from vmmcache.testing.recording import RecordingDriver
 
@@ -62,6 +62,8 @@ class Witness:
             assert self._tensor.generation == self._generation, "nothing went away and every descriptor is stale"
         self._model.state = self._tensor.state
         self._model.resize(after)
+        # Before anybody looks: what is promised and not there would be a crash.
+        check_backing(self._tensor, self._driver, self._model)
         if defragment and not keep:
             self._forget_exchanged(sizes, sure=error is None)
 

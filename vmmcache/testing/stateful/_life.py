@@ -25,8 +25,10 @@ class Life(Machine):
         self.generation = self.tensor.generation
         self.known.clear()
         self.made = True
+        self.age = 0
         assert self.tensor.physical_bytes == 0
 
+    @precondition(lambda machine: machine.age > 5)  # a tensor that is closed at once has not lived
     @rule(configuration=CONFIGURATION, revoke=st.booleans(), plan=PLAN)
     def close_and_make_another(self, configuration: Configuration, revoke: bool, plan: FaultPlan) -> None:
         """Close, from any state; then, unless that was refused, a new tensor on the same driver."""

@@ -77,6 +77,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.driver = RecordingDriver(self.open_driver())
         self.made = False
+        self.age = 0
+        """Rules since the tensor was made."""
         self.alive: list[object] = []
         """Views that are kept alive."""
         self.leases: list[Held] = []
@@ -89,6 +91,7 @@ class Machine(RuleBasedStateMachine):
     def step(self) -> None:
         """Count a rule."""
         type(self).steps += 1
+        self.age += 1
 
     def witness(self) -> Witness:
         """Somebody who looks before and after an operation."""
