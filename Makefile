@@ -3,6 +3,7 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
+HARDWARE_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types docs bench mutants clean
+.PHONY: help demo test check lint types docs bench hardware mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -37,6 +38,9 @@ docs: $(READY) ## docs/_build/html
 
 bench: $(READY) ## every benchmark: tables, and JSON in benchmarks/out
 	@$(BIN)/python benchmarks/run.py
+
+hardware: $(READY) ## what this machine's accelerator does, as a JSON record; emulated where there is none
+	@$(BIN)/python benchmarks/hardware.py $(HARDWARE_ARGS)
 
 mutants: $(READY) ## plant faults in the package and see that a test notices each
 	@$(BIN)/python tests/mutants/run.py

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NOT_BENCHMARKS = {"run.py", "harness.py"}
+NOT_BENCHMARKS = {"run.py", "harness.py", "hardware.py"}
 
 
 def main() -> int:

@@ -299,7 +299,8 @@ class CudaDriver(VmmDriver):
             info = None  # the error that is on its way matters more than its numbers
         known = f"{format_bytes(info.free)} of {format_bytes(info.total)} are free" if info else "free memory unknown"
         raise OutOfDeviceMemory(
-            f"cuda: {error.call} of {format_bytes(nbytes)} on device {int(self._device)}: {known} ({error.name}, {error.code})",
+            f"cuda: {error.call} of {format_bytes(nbytes)} on device {int(self._device)}: "
+            f"{error.name} ({error.code}), {known}",
             cure="Commit less, or free memory that other processes, or torch's cache in this one, hold",
             driver="cuda",
             call=error.call,

@@ -110,8 +110,8 @@ class Api:
         )
 
     def _forget(self) -> None:
-        # A failure stays this thread's last error, and whoever asks after the next kernel would take it for that kernel's
-        # (vLLM #36651). It is raised here, so it is not left there.
+        # A failure stays this thread's last error, and whoever asks after the next kernel would take it for the
+        # kernel's (vLLM #36651). It is raised here, so it is not left there.
         with suppress(ValueError, KeyError):  # it is read to be forgotten, also where the bindings do not know it
             self.names.hipGetLastError()
 

@@ -339,7 +339,8 @@ class HipDriver(VmmDriver):
         known = f"{format_bytes(info.free)} of {format_bytes(info.total)} are free" if info else "free memory unknown"
         few_fds = missing_fds or (self.fds_per_allocation and info and info.free > nbytes)
         raise OutOfDeviceMemory(
-            f"hip: {error.call} of {format_bytes(nbytes)} on device {self._index}: {known} ({error.name}, {error.code})",
+            f"hip: {error.call} of {format_bytes(nbytes)} on device {self._index}: "
+            f"{error.name} ({error.code}), {known}",
             cure=FD_CURE
             if few_fds
             else "Commit less, or free memory that other processes, or torch's cache here, hold",

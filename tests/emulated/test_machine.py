@@ -1,4 +1,4 @@
-"""The stateful machine of the ground floor over the vendor's driver, while calls of the vendor's library fail at random."""
+"""The stateful machine over the vendor's driver, while calls of the vendor's library fail at random."""
 
 from __future__ import annotations
 

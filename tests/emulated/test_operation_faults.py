@@ -1,4 +1,4 @@
-"""Every call of the vendor's library in every operation of a tensor fails in turn, with every code, alone and not alone."""
+"""Every call of the vendor's library in every operation of a tensor fails in turn, alone and not alone."""
 
 from __future__ import annotations
 

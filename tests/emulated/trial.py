@@ -6,8 +6,6 @@ The scenarios, and the judge of what an operation may have done, are those of th
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -132,7 +130,7 @@ def judge(witness: Witness, operation: Operation | Close, error: DriverError | N
 
 
 def check_error(error: DriverError | None, faults: list[Record]) -> None:
-    """An error is the first fault's, by call, code and meaning, and typed (D12); a fault is an error, or was got round."""
+    """An error is the first fault's: call, code, meaning, type (D12). A fault is an error, or there is a way round it."""
     if error is None:
         assert all(_has_a_second_way(record) for record in faults), f"nobody is told of {faults}"
         return

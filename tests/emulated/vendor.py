@@ -19,6 +19,8 @@ CUDA: Final = PROFILE.startswith("cuda")
 NAME: Final = "cuda" if CUDA else "hip"
 UNIFORM: Final = PROFILE in ("hip-7.0", "hip-7.2")
 """Whether all allocations must have one size: a runtime that is refused unless the operator asks for that."""
+KEEPS_MEMORY: Final = PROFILE == "hip-7.2"
+"""Whether memory comes back only with the addresses that it was mapped at."""
 
 
 def opened(index: int) -> VmmDriver:

@@ -113,6 +113,8 @@ class Life(Machine):
 
     # Sleeping -------------------------------------------------------------------------------------------------------
 
+    # With nothing there to give back only now and then, or most tensors would be asleep most of their time.
+    @precondition(lambda machine: any(machine.model.visible) or machine.tensor.allocations or machine.age % 8 == 0)
     @precondition(allowed(Event.SLEEP))
     @rule(backup=st.booleans(), revoke=st.booleans(), plan=PLAN)
     def sleep(self, backup: bool, revoke: bool, plan: FaultPlan) -> None:

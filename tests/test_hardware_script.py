@@ -1,0 +1,196 @@
+"""``make hardware`` without hardware: the whole script on the emulated library, and what it would find on a device."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import Distribution, entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import hardware
+from benchmarks.on_device import suites
+from benchmarks.on_device.main import SECTIONS
+from benchmarks.on_device.record import Context, NotRun, Section, check, record_of, run_section
+from benchmarks.on_device.with_torch import torch_for
+from tests.emulator.control import Emulator
+from vmmcache import ConfigError
+
+SCRIPT = hardware.ROOT / "benchmarks" / "hardware.py"
+VERBS = ("reserve", "create", "map", "grant", "zero", "synchronise", "unmap", "release", "free")
+# What the other machine has. Neither click nor rich, no development tools, and vmmcache only as sources.
+PACKAGES = ("pluggy", "pytest", "_pytest", "iniconfig", "packaging", "pygments", "hypothesis", "sortedcontainers")
+BINDINGS = ("cuda",)
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which the interpreter that made ours finds those packages and no others."""
+    folder = tmp_path_factory.mktemp("packages")
+    for name in (*PACKAGES, *BINDINGS):
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        place = Path(next(iter(found.submodule_search_locations or [])) or str(found.origin))
+        (folder / name).symlink_to(place)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return clean | {"PYTHONPATH": str(folder), "PYTHONNOUSERSITE": "1"}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, bare_python: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """What the script prints, and its record."""
+    path = tmp_path_factory.mktemp("record") / "record.json"
+    base = getattr(sys, "_base_executable", sys.executable)
+    environment = bare_python | {"VMMCACHE_DISABLE_DRIVERS": "hip"} | Emulator("cuda", "cuda-no-device").env
+    child = subprocess.run(
+        [base, SCRIPT, "--out", path], env=environment, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert "vmmemu" not in child.stderr
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return child.stdout, record
+
+
+def section(record: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in record["sections"] if each["name"] == name)
+    return found
+
+
+def test_the_record_says_that_the_device_is_emulated(ran: tuple[str, dict[str, Any]]) -> None:
+    printed, record = ran
+    assert (record["schema"], record["emulated"], record["device"], record["ok"]) == (1, "cuda-13", "cuda:0", True)
+    assert "no accelerator can be used here" in printed
+    assert "EMULATED" in printed
+    assert record["versions"]["vmmcache"]
+    assert record["versions"]["torch"] is None
+
+
+def test_every_section_passed_except_those_that_need_torch(ran: tuple[str, dict[str, Any]]) -> None:
+    _, record = ran
+    statuses = {each["name"]: each["status"] for each in record["sections"]}
+    assert list(statuses) == list(SECTIONS)
+    without = {name for name, status in statuses.items() if status == "not run"}
+    assert without == {"bandwidth", "gpu tests"}
+    assert set(statuses.values()) == {"passed", "not run"}
+    for name in without:
+        assert "emulated" in section(record, name)["reason"]
+
+
+def test_the_record_has_what_the_device_reports(ran: tuple[str, dict[str, Any]]) -> None:
+    _, record = ran
+    probed = section(record, "probe")["results"]
+    assert (probed["ok"], probed["granule"]) == (True, 2 << 20)
+    assert (probed["facts"]["rdma"], probed["facts"]["dmabuf"]) == (True, True)
+    assert probed["facts"]["handle_types"] == ["posix_fd"]
+    suite = section(record, "selftest")["results"]
+    assert suite["outcomes"]["passed"] == len(suite["tests"]) > 100
+
+
+def test_the_record_has_figures_of_every_call_and_size(ran: tuple[str, dict[str, Any]]) -> None:
+    _, record = ran
+    figures = section(record, "driver calls")["results"]
+    assert len(figures) > 1
+    for size in figures.values():
+        assert set(size) >= set(VERBS)
+        assert all(0 < verb["best_us"] <= verb["median_us"] for verb in size.values())
+    life = section(record, "life")["results"]
+    for what in "reserve", "commit and zero", "release", "restore":
+        assert life[f"{what}, ms per GiB"] > 0
+
+
+def test_memory_comes_back_and_its_lack_changes_nothing(ran: tuple[str, dict[str, Any]]) -> None:
+    _, record = ran
+    memory = section(record, "memory returns")["results"]
+    assert memory["before"] == memory["asleep"] == memory["closed"] == memory["committed"] + memory["nbytes"]
+    lacking = section(record, "out of memory")["results"]
+    assert lacking["free_before"] == lacking["free_after"] < lacking["asked"]
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in lacking["error"]
+
+
+def test_what_stands_in_for_an_installation_is_what_an_installation_has(tmp_path: Path) -> None:
+    hardware.describe(tmp_path)
+    (distribution,) = Distribution.discover(path=[str(tmp_path)])
+    ours = {(entry.name, entry.value) for entry in distribution.entry_points if entry.group == "vmmcache"}
+    assert (distribution.name, distribution.version) == ("vmmcache", Distribution.from_name("vmmcache").version)
+    assert ours == {
+        (entry.name, entry.value)
+        for entry in entry_points(group="vmmcache")
+        if entry.dist is not None and entry.dist.name == "vmmcache"
+    }
+
+
+# A failure of one section does not lose the rest ----------------------------------------------------------------------
+
+
+def test_a_section_that_fails_keeps_what_it_has_found() -> None:
+    def question(context: Context, results: dict[str, Any]) -> None:
+        results["found"] = 1
+        check(False, "2 is missing")
+
+    context = Context("host", None)
+    failed = run_section("half", question, context)
+    assert (failed.status, failed.reason, failed.results) == ("failed", "CheckFailed: 2 is missing", {"found": 1})
+    fine = Section("fine", "passed", None, 0.0, {})
+    assert not record_of(context, [fine, failed])["ok"]
+    assert record_of(context, [fine, Section("x", "not run", "no torch", 0.0, {})])["ok"]
+
+
+def test_errors_of_vmmcache_and_torch_are_findings_and_bugs_are_not() -> None:
+    def refused(context: Context, results: dict[str, Any]) -> None:
+        raise ConfigError("x", 1, "no")
+
+    def bug(context: Context, results: dict[str, Any]) -> None:
+        raise KeyError("x")
+
+    assert run_section("refused", refused, Context("host", None)).status == "failed"
+    with pytest.raises(KeyError):
+        run_section("bug", bug, Context("host", None))
+
+
+def test_a_device_that_cannot_be_used_fails_the_probe_and_the_suite() -> None:
+    context = Context("nonesuch:0", None)
+    for name in "probe", "selftest", "driver calls":
+        failed = run_section(name, SECTIONS[name], context)
+        assert failed.status == "failed"
+        assert failed.reason
+
+
+def test_a_device_that_gives_more_than_it_has_is_noticed() -> None:
+    """It says of 1 GiB that a quarter is free."""
+    script = """
+import dataclasses
+from benchmarks.on_device.driver_calls import out_of_memory
+from benchmarks.on_device.record import Context, run_section
+from vmmcache_cuda._driver import CudaDriver
+honest = CudaDriver.memory_info
+CudaDriver.memory_info = lambda self: dataclasses.replace(honest(self), free=256 << 20)
+print(run_section("out of memory", out_of_memory, Context("cuda:0", "cuda-13")).reason)
+"""
+    child = Emulator("cuda", "cuda-13", total=1 << 30, dirty=2).run(script)
+    assert "CheckFailed: 352321536 bytes were committed, although 268435456 were free" in child.stdout, child.stderr
+
+
+# What needs torch -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("context", "reason"), [(Context("cuda:0", "cuda-13"), "emulated")])
+def test_without_a_device_for_torch_its_sections_say_why(context: Context, reason: str) -> None:
+    with pytest.raises(NotRun, match=reason):
+        torch_for(context)
+
+
+def test_the_gpu_tests_are_found_and_run_without_our_settings_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here they are skipped, each with the reason."""
+    monkeypatch.setattr(suites, "torch_for", lambda context: None)
+    monkeypatch.setenv("VMMCACHE_DISABLE_DRIVERS", "cuda,hip")
+    results: dict[str, Any] = {}
+    with pytest.raises(NotRun, match="disabled by VMMCACHE_DISABLE_DRIVERS"):
+        suites.gpu_tests(Context("cuda:0", None), results)
+    names = {test["name"].partition("[")[0] for test in results["tests"]}
+    assert "test_a_graph_captured_on_the_first_bytes_replays_after_growth_release_and_restore" in names
+    assert {test["outcome"] for test in results["tests"]} == {"skipped"}
