@@ -69,7 +69,7 @@ def test_memory_is_created_on_this_device_with_just_that(driver: VmmDriver, cont
     created(driver)
     (create,) = [record for record in control.journal(mark) if record.call.endswith("MemCreate")]
     assert create.arguments["size"] == driver.granule
-    assert create.arguments["handles"] == {"posix_fd": 1, "fabric": 8}[handle_type]
+    assert create.arguments["types"] == {"posix_fd": 1, "fabric": 8}[handle_type]
     assert create.arguments["rdma"] == int(rdma)
 
 
@@ -108,6 +108,6 @@ def test_under_wsl_nothing_is_tried_that_is_known_to_lie(
     assert any("Under WSL2 the attribute says that RDMA works" in loss for loss in driver.losses)
     assert any("Under WSL2 an allocation with a shareable handle type fails" in loss for loss in driver.losses)
     creates = [record for record in control.journal(mark) if record.call == "cuMemCreate"]
-    assert {(record.arguments["handles"], record.arguments["rdma"]) for record in creates} == {(0, 0)}
+    assert {(record.arguments["types"], record.arguments["rdma"]) for record in creates} == {(0, 0)}
     del driver
     gc.collect()
