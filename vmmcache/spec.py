@@ -37,6 +37,8 @@ def ask(name: str, question: Callable[[], str | None]) -> Step:
     reason = detail = cure = None
     try:
         detail = question()
+    except ConfigError as error:
+        reason, cure = str(error), f"Correct {error.field}"
     except DriverError as error:
         reason, cure = error.reason, error.cure or UPDATE
     except VmmCacheError as error:

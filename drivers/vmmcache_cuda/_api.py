@@ -29,6 +29,9 @@ class Code:
     INVALID_HANDLE: Final = 400
     NOT_PERMITTED: Final = 800
     NOT_SUPPORTED: Final = 801
+    SYSTEM_NOT_READY: Final = 802
+    SYSTEM_DRIVER_MISMATCH: Final = 803
+    COMPAT_NOT_SUPPORTED_ON_DEVICE: Final = 804
 
 
 _CALLS: Final = {
@@ -53,6 +56,9 @@ _CURES: Final[dict[int | None, str]] = {
     Code.INVALID_DEVICE: "Check the index against `vmmcache probe` and CUDA_VISIBLE_DEVICES",
     Code.INVALID_CONTEXT: "Another library destroyed the primary context (cudaDeviceReset); restart the process",
     Code.NOT_PERMITTED: "The process lacks the right: fabric handles need an IMEX channel (nvidia-caps-imex-channels)",
+    Code.SYSTEM_NOT_READY: "Start what the system needs beside the driver (on NVSwitch systems nvidia-fabricmanager), then try again",
+    Code.SYSTEM_DRIVER_MISMATCH: "Library and kernel module are of different versions: reboot, or load the module that belongs to the library",
+    Code.COMPAT_NOT_SUPPORTED_ON_DEVICE: "This GPU does not take the compatibility library; take it off LD_LIBRARY_PATH, or update the driver",
     Code.NOT_SUPPORTED: "Use a GPU, a driver, or on a virtual GPU a profile, that supports the call",
 }
 

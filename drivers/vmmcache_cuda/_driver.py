@@ -212,7 +212,12 @@ class CudaDriver(VmmDriver):
         kind = self._api.names.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
         with self._context:
             if not self._attribute("CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED"):
-                raise self._cannot("cuMemGetHandleForAddressRange", "the device says that it has no dma-buf")
+                raise DriverUnavailable(
+                    "the device says that it has no dma-buf",
+                    cure="Install NVIDIA's open kernel modules, or let the connector use nvidia-peermem",
+                    driver="cuda",
+                    call="cuMemGetHandleForAddressRange",
+                )
             try:
                 return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, _PCIE))
             except DriverError as error:

@@ -68,6 +68,8 @@ class HipDriver(VmmDriver):
                 call="hipGetDeviceCount",
             )
         self._index = index
+        self._unproven: set[int] = set()
+        """Addresses of mappings that were never granted, on runtimes that say success of a map that failed."""
         if not self._attribute("hipDeviceAttributeVirtualMemoryManagementSupported"):
             off = os.environ.get("HIP_VMEM_MANAGE_SUPPORT") == "0"
             raise DriverUnavailable(
@@ -184,17 +186,21 @@ class HipDriver(VmmDriver):
 
     def _map(self, address: int, nbytes: int, handle: int) -> None:
         self._api.call("hipMemMap", address, nbytes, 0, handle, 0)
+        if "map_errors_dropped" in self._quirks:
+            self._unproven.add(address)
 
     def _grant(self, address: int, nbytes: int) -> None:
         self._api.call("hipMemSetAccess", address, nbytes, self._access, 1)
+        self._unproven = {start for start in self._unproven if not address <= start < address + nbytes}
 
     def _unmap(self, address: int, nbytes: int) -> None:
         try:
             self._api.call("hipMemUnmap", address, nbytes)
         except DriverError as error:
             # Where mapping said success and did nothing (quirk map_errors_dropped), there is nothing to take away.
-            if "map_errors_dropped" not in self._quirks or error.code != Code.INVALID_VALUE or self._is_mapped(address):
+            if error.code != Code.INVALID_VALUE or address not in self._unproven or self._is_mapped(address):
                 raise
+        self._unproven.discard(address)
 
     def _is_mapped(self, address: int) -> bool:
         try:

@@ -94,8 +94,10 @@ def test_also_by_an_operation_that_fails(driver: VmmDriver, control: Control, de
                 except DriverError as error:
                     assert error.code == 999
                     refused.append(error)
+                    control.fail_nothing()
+                    assert (_current(control), stance(control)) == (before, depth)
+                    operation()
                 control.fail_nothing()
-                assert (_current(control), stance(control)) == (before, depth)
             tensor.close()
 
     with ThreadPoolExecutor(1) as threads:

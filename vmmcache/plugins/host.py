@@ -8,7 +8,6 @@ name raises DriverUnavailable with its reason. There is no fallback from one dri
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -23,12 +22,20 @@ from vmmcache.errors import ConfigError, DriverUnavailable
 from vmmcache.plugins import hookspecs
 from vmmcache.spec import DriverSpec
 
-__all__ = ["BrokenDriver", "FoundDriver", "drivers", "find_driver", "open_driver", "split_device", "warmup_records"]
-
-_log = logging.getLogger(__name__)
+__all__ = [
+    "BrokenDriver",
+    "FoundDriver",
+    "drivers",
+    "find_driver",
+    "load_driver",
+    "open_driver",
+    "split_device",
+    "warmup_records",
+]
 
 DISABLE: Final = "VMMCACHE_DISABLE_DRIVERS"
 OURS: Final = "vmmcache"
+_DISABLED: Final = f"disabled by {DISABLE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class BrokenDriver:
     origin: str
     error: str
     """Why, for people."""
+    cure: str = "Repair, update or remove the plug-in; `vmmcache probe` lists every one"
+    """What an operator can do about it."""
 
 
 def drivers() -> dict[str, FoundDriver | BrokenDriver]:
@@ -58,14 +67,25 @@ def drivers() -> dict[str, FoundDriver | BrokenDriver]:
     Ours come first and cannot be displaced. The key is the driver's name; what is broken stands under the name of its
     entry point, with its origin added where that name is taken.
     """
+    return _take_in(entry_points(group=hookspecs.GROUP))
+
+
+def load_driver(key: str) -> FoundDriver | BrokenDriver:
+    """One of `drivers`, by its key, without loading more plug-ins than it takes: mostly one of the same name has it."""
+    known = _take_in(entry_points(group=hookspecs.GROUP, name=key))
+    record = known.get(key)
+    return record if isinstance(record, FoundDriver) else drivers()[key]
+
+
+def _take_in(entries: Iterable[EntryPoint]) -> dict[str, FoundDriver | BrokenDriver]:
     disabled = {name.strip() for name in os.environ.get(DISABLE, "").split(",")} - {""}
     result: dict[str, FoundDriver | BrokenDriver] = {}
-    for entry in sorted(entry_points(group=hookspecs.GROUP), key=_ours_first):
+    for entry in sorted(entries, key=_ours_first):
         origin = _origin(entry)
         for name, outcome in _load(entry):
             record: FoundDriver | BrokenDriver
             if name in disabled:
-                record = BrokenDriver(name, origin, f"disabled by {DISABLE}")
+                record = BrokenDriver(name, origin, _DISABLED, f"Take it out of {DISABLE}")
             elif isinstance(outcome, str):
                 record = BrokenDriver(name, origin, outcome)
             elif (taken := result.get(name)) is not None:
@@ -81,11 +101,14 @@ def warmup_records() -> list[object]:
 
     A plug-in that is broken is logged here, and shown by ``vmmcache probe``.
     """
+    import logging  # here, because a probe's child does without it and has no time to lose
+
+    log = logging.getLogger(__name__)
     found = []
     for entry in sorted(entry_points(group=hookspecs.GROUP), key=_ours_first):
         records = _records(entry, "vmmcache_warmup_constraints")
         if isinstance(records, str):
-            _log.warning("plug-in %s of %s gives no warm-up constraints: %s", entry.name, _origin(entry), records)
+            log.warning("plug-in %s of %s gives no warm-up constraints: %s", entry.name, _origin(entry), records)
         else:
             found += records
     return found
@@ -132,11 +155,9 @@ def find_driver(name: str) -> FoundDriver:
     if isinstance(record, FoundDriver):
         return record
     if record is not None:
-        raise DriverUnavailable(
-            f"the plug-in of {record.origin} is broken: {record.error}",
-            cure="Repair, update or remove it; `vmmcache probe` lists every plug-in",
-            driver=name,
-        )
+        disabled = record.error == _DISABLED
+        reason = record.error if disabled else f"the plug-in of {record.origin} is broken: {record.error}"
+        raise DriverUnavailable(reason, cure=record.cure, driver=name)
     found = ", ".join(key for key, value in known.items() if isinstance(value, FoundDriver)) or "none"
     raise DriverUnavailable(
         f"no driver of that name is installed (installed: {found})",

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from vmmcache.plugins.host import FoundDriver, drivers
+from vmmcache.plugins.host import FoundDriver, load_driver
 from vmmcache.probing.steps import device_report
 from vmmcache.spec import Step
 
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 def main(name: str) -> dict[str, Any]:
     """Survey one driver, then ask everything of each of its devices."""
-    found = drivers()[name]
+    found = load_driver(name)
     if not isinstance(found, FoundDriver):
         raise SystemExit(f"{name} is broken: {found.error}")
     survey = found.spec.survey()

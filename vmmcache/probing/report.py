@@ -102,7 +102,7 @@ def _ask(known: Mapping[str, FoundDriver | BrokenDriver]) -> list[dict[str, Any]
     return [
         _finish(record, children[key], deadline, timeout_s)
         if isinstance(record, FoundDriver)
-        else _entry(record, "broken", record.error, "Repair, update or remove the plug-in")
+        else _entry(record, "broken", record.error, record.cure)
         for key, record in known.items()
     ]
 
