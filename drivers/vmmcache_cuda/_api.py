@@ -56,9 +56,9 @@ _CURES: Final[dict[int | None, str]] = {
     Code.INVALID_DEVICE: "Check the index against `vmmcache probe` and CUDA_VISIBLE_DEVICES",
     Code.INVALID_CONTEXT: "Another library destroyed the primary context (cudaDeviceReset); restart the process",
     Code.NOT_PERMITTED: "The process lacks the right: fabric handles need an IMEX channel (nvidia-caps-imex-channels)",
-    Code.SYSTEM_NOT_READY: "Start what the system needs beside the driver (on NVSwitch systems nvidia-fabricmanager), then try again",
-    Code.SYSTEM_DRIVER_MISMATCH: "Library and kernel module are of different versions: reboot, or load the module that belongs to the library",
-    Code.COMPAT_NOT_SUPPORTED_ON_DEVICE: "This GPU does not take the compatibility library; take it off LD_LIBRARY_PATH, or update the driver",
+    Code.SYSTEM_NOT_READY: "Start nvidia-fabricmanager (NVSwitch systems need it), then try again",
+    Code.SYSTEM_DRIVER_MISMATCH: "Reboot, or load the kernel module that belongs to the library",
+    Code.COMPAT_NOT_SUPPORTED_ON_DEVICE: "Take the compatibility library off LD_LIBRARY_PATH, or update the driver",
     Code.NOT_SUPPORTED: "Use a GPU, a driver, or on a virtual GPU a profile, that supports the call",
 }
 
