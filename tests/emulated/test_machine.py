@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.emulated.trial import UNKNOWN, check_error
-from tests.emulated.vendor import fine, function, leave, stance
+from tests.emulated.vendor import UNIFORM, fine, function, leave, stance
 from tests.emulator.control import Control
 from tests.fine_host import FINE
 from tests.helpers import peek, poke
@@ -27,7 +27,9 @@ FOREVER: Final = 1 << 30
 class VendorMachine(TensorMachine):
     """Plans of the machine become faults of the library: the same calls, far below where it refuses verbs by itself."""
 
-    faults: ClassVar[bool] = True
+    # Runtimes for allocations of one size drop errors of mapping by themselves; an outage that answers the same as memory
+    # which was never mapped cannot be told from it. The machine goes over them, too, while nothing fails.
+    faults: ClassVar[bool] = not UNIFORM
     views: ClassVar[bool] = False
     vendor: ClassVar[VmmDriver]
     control: ClassVar[Control]
@@ -86,5 +88,5 @@ def test_the_machine_finds_nothing(control: Control, record_property: Callable[[
     record_property("counted: steps of the stateful machine", VendorMachine.steps)
     record_property("counted: injected vendor faults", VendorMachine.injected)
     assert VendorMachine.steps >= FLOOR
-    assert VendorMachine.injected >= FLOOR // 5
+    assert VendorMachine.injected >= (FLOOR // 5 if VendorMachine.faults else 0)
     assert control.violations() == []

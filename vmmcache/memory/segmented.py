@@ -37,7 +37,7 @@ class SegmentedRegion:
     def doomed(self, targets: Sequence[int], *, defragment: bool) -> list[Range]:
         """Bytes that a commit to `targets` would take away or exchange."""
         cuts = self.segments.between(targets, self._committed)
-        if not defragment:
+        if not defragment or self.region.driver.uniform_chunks:
             return cuts
         return sorted(
             {*cuts, *(extent for unit in self._inexact(targets) for run in unit.runs for extent in self._extents(run))}

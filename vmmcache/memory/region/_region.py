@@ -52,8 +52,8 @@ class Region:
         self._table = MappingTable()
         self._ledger = Ledger(driver)
         self._shape: tuple[Range, ...] = ()
-        self._awaited = 0
-        """Free bytes that the device should have when what sleeping gives back is back; 0 where nothing is awaited."""
+        self._unmapped = False
+        """Whether memory was unmapped since the addresses were reserved."""
         self._reservation = driver.reserve(align_up(nbytes, self.granule))
 
     def __repr__(self) -> str:
@@ -145,18 +145,20 @@ class Region:
         after = self.advance(Event.SLEEP)
         doomed = list(self._table)
         self._check(doomed)
+        awaited = 0
         if self.driver.keeps_memory and doomed:
-            self._awaited = self.driver.memory_info().free + sum(mapping.nbytes for mapping in doomed)
+            awaited = self.driver.memory_info().free + sum(mapping.nbytes for mapping in doomed)
         if self.state is not State.ASLEEP:
             needed = (list(parts(mapping, spans)) for mapping in doomed)
             self._shape = tuple((part[0][0], part[-1][1]) for part in needed if part)
         self.state = after
+        # What was unmapped before, also by an undo or by a sleep that was refused, cannot be measured any more.
+        kept = self._unmapped
         self._condemn(doomed)
         self._settle()
-        # What the driver refused once, and took now, is awaited since the first time.
-        if self._awaited and self.driver.memory_info().free < self._awaited:
+        if self.driver.keeps_memory and (kept or self.driver.memory_info().free < awaited):
             self._readdress()
-        self._awaited = 0
+        self._unmapped = False
 
     def close(self) -> None:
         """Give everything back, the addresses last (I2). Called again after an error, it goes on where it was."""
@@ -222,6 +224,7 @@ class Region:
                 steps.lift(debt)
             for mapping in old:
                 steps.set_aside(mapping)
+                self._unmapped = True
                 self.generation += 1
             for debt, (start, _) in zip(new, runs, strict=True):
                 steps.swap_in(debt, start)
@@ -298,6 +301,7 @@ class Region:
                 error.add_note(note)
 
     def _settle(self) -> None:
+        self._unmapped |= any(debt.mapping is not None for debt in self._ledger.debts)
         self._ledger.settle(self.gate.wait)
 
     def _check(self, doomed: Sequence[Mapping]) -> None:
