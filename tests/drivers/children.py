@@ -44,3 +44,15 @@ def clean(emulator: Emulator, script: str, **env: str) -> str:
     assert emulator.leaks() == []
     assert emulator.violations() == []
     return child.stdout
+
+
+def forked(emulator: Emulator, script: str) -> str:
+    """As `clean`, where a child of the script's ends too: what the parent has is there at the child's end, and stays."""
+    child = emulator.run(script, VMMEMU_REPORT="0")
+    assert (child.returncode, child.stderr) == (0, ""), child.stderr
+    ends = [record for record in emulator.journal() if record.call in ("leaked", "clean")]
+    assert [record.call for record in ends] == ["leaked", "clean"]
+    assert emulator.violations() == []
+    callers = {record.pid for record in emulator.journal() if record.call.startswith(("cu", "hip"))}
+    assert callers == {ends[-1].pid}, "the child called the library"
+    return child.stdout

@@ -41,9 +41,7 @@ def test_growth_is_three_calls_a_segment_whatever_the_bytes(
 
 
 @pytest.mark.parametrize("allocations", [1, 2, 5])
-def test_release_is_two_calls_an_allocation_and_one_wait(
-    driver: VmmDriver, control: Control, allocations: int
-) -> None:
+def test_release_is_two_calls_an_allocation_and_one_wait(driver: VmmDriver, control: Control, allocations: int) -> None:
     """B2, I8: the device is waited for before the first of them."""
     granule = driver.granule
     tensor = ExtensibleTensor(64 * granule, driver)

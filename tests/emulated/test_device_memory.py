@@ -38,7 +38,9 @@ def test_without_memory_the_error_has_the_numbers_and_the_tensor_is_as_it_was(
     tensor = ExtensibleTensor(64 * granule, driver)
     tensor.commit(2 * granule)
     control.set(other_use=driver.memory_info().free - 3 * granule)
-    with pytest.raises(OutOfDeviceMemory, match=f"{CREATE} of 20 MiB on device 1: .*6 MiB of 16 GiB are free") as caught:
+    with pytest.raises(
+        OutOfDeviceMemory, match=f"{CREATE} of 20 MiB on device 1: .*6 MiB of 16 GiB are free"
+    ) as caught:
         tensor.commit(12 * granule)
     error = caught.value
     assert (error.requested, error.free, error.committed) == (10 * granule, 3 * granule, 2 * granule)
@@ -53,7 +55,9 @@ def test_without_memory_the_error_has_the_numbers_and_the_tensor_is_as_it_was(
 
 def _torch_with(monkeypatch: pytest.MonkeyPatch, **cuda: object) -> None:
     """A torch that has initialised the device, which no torch can do here."""
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True, **cuda)))
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True, **cuda))
+    )
 
 
 def test_torchs_idle_memory_goes_back_first(

@@ -83,7 +83,7 @@ class VendorMachine(TensorMachine):
 def test_the_machine_finds_nothing(control: Control, record_property: Callable[[str, object], None]) -> None:
     VendorMachine.vendor, VendorMachine.control = fine(1, FINE), control
     run_state_machine_as_test(
-        VendorMachine, settings=settings(max_examples=160, stateful_step_count=40, derandomize=True)
+        VendorMachine, settings=settings(max_examples=180, stateful_step_count=40, derandomize=True)
     )
     record_property("counted: steps of the stateful machine", VendorMachine.steps)
     record_property("counted: injected vendor faults", VendorMachine.injected)

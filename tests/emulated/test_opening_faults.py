@@ -182,3 +182,14 @@ def test_a_status_without_a_text_is_still_an_error_with_call_code_and_name(contr
         assert error.call in str(error)
         assert (error.name == "unknown") == (code in NAMELESS)
         control.fail_nothing()
+
+
+def test_memory_that_was_asked_to_be_reachable_and_is_not_is_a_loss(control: Control) -> None:
+    """D9: the flag is a request; what the driver says of the memory afterwards counts."""
+    control.set(rdma_honoured=0)
+    driver = fresh()
+    control.set(rdma_honoured=1)
+    allocation = driver.create(driver.granule)
+    assert (allocation.rdma_capable, allocation.handle_types) == (False, {"posix_fd"})
+    driver.release(allocation)
+    assert any("is not reachable by RDMA" in loss for loss in driver.losses)

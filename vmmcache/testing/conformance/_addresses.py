@@ -38,6 +38,31 @@ class Addresses(Suite):
         bench.reserve(nbytes // bench.granule)
         assert self.free_bytes(bench) == before
 
+    def test_addresses_that_were_freed_can_be_had_again(self, bench: Workbench) -> None:
+        """D10: where memory is kept until addresses are freed. Elsewhere it may be refused."""
+        kept = bench.reserve(2)
+        bench.free(kept)
+        try:
+            again = bench.reserve(2, at=kept.address)
+        except DriverError:
+            assert not bench.driver.keeps_memory
+        else:
+            assert again == kept or not bench.driver.keeps_memory
+            assert again.address % bench.granule == 0
+
+    def test_addresses_that_are_taken_cannot_be_had_again(self, bench: Workbench) -> None:
+        """Refused, or others are given; and whoever has them keeps what is there."""
+        mapping = bench.memory(2)
+        self.poke(bench.driver, mapping.address, b"stays")
+        held = bench.driver.held
+        try:
+            other = bench.reserve(2, at=mapping.address)
+        except DriverError:
+            assert bench.driver.held == held
+        else:
+            assert other.address + other.nbytes <= mapping.address or mapping.address + mapping.nbytes <= other.address
+        assert self.peek(bench.driver, mapping.address, 5) == b"stays"
+
     @pytest.mark.parametrize("wrong", [1, -1], ids=["longer", "shorter"])
     def test_a_reservation_is_freed_with_exactly_its_own_size(self, bench: Workbench, wrong: int) -> None:
         """I2."""

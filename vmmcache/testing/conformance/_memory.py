@@ -42,6 +42,20 @@ class Memory(Suite):
             assert during <= before - allocation.nbytes
             assert after >= during + allocation.nbytes
 
+    def test_what_is_out_is_counted(self, bench: Workbench) -> None:
+        """I3: `held` is what leak checks go by."""
+        before = bench.driver.held
+        first, second = bench.run(1, 2)
+        during = bench.driver.held
+        assert during.reservations == before.reservations + 1
+        assert during.mappings == before.mappings + 2
+        assert during.allocations == before.allocations + 2
+        for mapping in (first, second):
+            bench.unmap(mapping)
+            bench.release(mapping.allocation)
+        bench.free(first.reservation)
+        assert bench.driver.held == before
+
     def test_an_allocation_is_released_once(self, bench: Workbench) -> None:
         """I3: a second release could hit whoever has the handle by then."""
         allocation = bench.create(1)

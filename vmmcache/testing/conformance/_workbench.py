@@ -23,9 +23,9 @@ class Workbench:
         self._allocations: list[Allocation] = []
         self._reservations: list[Reservation] = []
 
-    def reserve(self, granules: int) -> Reservation:
+    def reserve(self, granules: int, *, at: int | None = None) -> Reservation:
         """Addresses."""
-        reservation = self.driver.reserve(granules * self.granule)
+        reservation = self.driver.reserve(granules * self.granule, at=at)
         self._reservations.append(reservation)
         return reservation
 

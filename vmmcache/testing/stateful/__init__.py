@@ -16,8 +16,6 @@ is tried, too, and has to be refused without a call of the driver.
 
 from __future__ import annotations
 
-import os
-
 from hypothesis.stateful import invariant
 
 from vmmcache.testing import checks
@@ -52,7 +50,7 @@ class TensorMachine(Life, Contents, Leases, Refusals):
             assert driver.mapped_bytes == tensor.physical_bytes
             assert len(driver.order.reserved) == 1
         assert all(held.lease.valid for held in self.leases)
-        self._check_descriptors_of_files()
+        self._check_open_descriptors()
 
     def teardown(self) -> None:
         """At the end nothing is left (I3)."""
@@ -63,9 +61,8 @@ class TensorMachine(Life, Contents, Leases, Refusals):
             held.lease.release()
         self.tensor.close()
         self.driver.check_clean()
-        self._check_descriptors_of_files()
+        self._check_open_descriptors()
 
-    def _check_descriptors_of_files(self) -> None:
-        if self.counts_descriptors:
-            held = len(self.tensor.allocations) * self.driver.fds_per_allocation
-            assert len(os.listdir("/proc/self/fd")) == self.descriptors + held
+    def _check_open_descriptors(self) -> None:
+        held = len(self.tensor.allocations) * self.driver.fds_per_allocation
+        assert self.open_descriptors() == self.descriptors + held
