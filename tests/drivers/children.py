@@ -39,7 +39,7 @@ def good(
 
 def clean(emulator: Emulator, script: str, **env: str) -> str:
     """A script ends by itself, with nothing on standard error, leaving nothing behind: what it printed."""
-    child = emulator.run(script, **env)
+    child = emulator.run(script, timeout=60.0, **env)
     assert (child.returncode, child.stderr) == (0, ""), child.stderr
     assert emulator.leaks() == []
     assert emulator.violations() == []
@@ -47,7 +47,7 @@ def clean(emulator: Emulator, script: str, **env: str) -> str:
 
 
 def forked(emulator: Emulator, script: str) -> str:
-    """As `clean`, where a child of the script's ends too: what the parent has is there at the child's end, and stays."""
+    """As `clean`, where a forked child of the script's ends too: what the parent has is there then, and stays."""
     child = emulator.run(script, VMMEMU_REPORT="0")
     assert (child.returncode, child.stderr) == (0, ""), child.stderr
     ends = [record for record in emulator.journal() if record.call in ("leaked", "clean")]

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from vmmcache_cuda import _quirks as cuda
-from vmmcache_hip import _quirks as hip
-from vmmcache_hip._version import check_version, version_of
 
 from vmmcache import DriverUnavailable
 from vmmcache.quirks import Quirk, applying
+from vmmcache_cuda import _quirks as cuda
+from vmmcache_hip import _quirks as hip
+from vmmcache_hip._version import check_version, version_of
 
 TABLES = [cuda.QUIRKS, hip.QUIRKS]
 

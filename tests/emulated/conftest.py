@@ -16,8 +16,8 @@ from vmmcache import VmmDriver
 collect_ignore_glob = outside_only()
 
 if "VMMEMU_LIBRARY" in os.environ:
-    # Above this limit the emulated library keeps its own descriptors, as the vendors' keep theirs in a kernel module, so
-    # that tests which count descriptors count the driver's.
+    # Above this limit the emulated library keeps its own descriptors, as the vendors' keep theirs in a kernel module.
+    # So tests that count descriptors count the driver's.
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 

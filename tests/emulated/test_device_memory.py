@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -101,7 +102,12 @@ def test_nothing_is_called_while_torch_captures_a_graph(
     with monkeypatch.context() as patch:
         _torch_with(patch, is_current_stream_capturing=lambda: True, device=OnDevice)
         mark = control.mark()
-        for operation in (lambda: tensor.commit(2 * driver.granule), tensor.release_physical, tensor.close):
+        operations: list[Callable[[], object]] = [
+            lambda: tensor.commit(2 * driver.granule),
+            tensor.release_physical,
+            tensor.close,
+        ]
+        for operation in operations:
             with pytest.raises(StateError, match="capturing a graph") as caught:
                 operation()
             assert caught.value.state == "capturing"

@@ -25,10 +25,10 @@ FOREVER: Final = 1 << 30
 
 
 class VendorMachine(TensorMachine):
-    """Plans of the machine become faults of the library: the same calls, far below where it refuses verbs by itself."""
+    """Plans of the machine become faults of the library, far below where it refuses verbs by itself."""
 
-    # Runtimes for allocations of one size drop errors of mapping by themselves; an outage that answers the same as memory
-    # which was never mapped cannot be told from it. The machine goes over them, too, while nothing fails.
+    # Runtimes for allocations of one size drop errors of mapping by themselves, and an outage that answers what memory
+    # answers which was never mapped cannot be told from it. The machine goes over them, too, while nothing fails.
     faults: ClassVar[bool] = not UNIFORM
     views: ClassVar[bool] = False
     vendor: ClassVar[VmmDriver]

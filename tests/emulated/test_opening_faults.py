@@ -190,6 +190,7 @@ def test_memory_that_was_asked_to_be_reachable_and_is_not_is_a_loss(control: Con
     driver = fresh()
     control.set(rdma_honoured=1)
     allocation = driver.create(driver.granule)
-    assert (allocation.rdma_capable, allocation.handle_types) == (False, {"posix_fd"})
+    assert allocation.rdma_capable is False
+    assert list(allocation.handle_types) == ["posix_fd"]
     driver.release(allocation)
     assert any("is not reachable by RDMA" in loss for loss in driver.losses)

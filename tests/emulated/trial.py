@@ -130,7 +130,7 @@ def judge(witness: Witness, operation: Operation | Close, error: DriverError | N
 
 
 def check_error(error: DriverError | None, faults: list[Record]) -> None:
-    """An error is the first fault's: call, code, meaning, type (D12). A fault is an error, or there is a way round it."""
+    """An error is the first fault's: call, code, meaning, type (D12). Any fault is one, or has a way round it."""
     if error is None:
         assert all(_has_a_second_way(record) for record in faults), f"nobody is told of {faults}"
         return
