@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.children import EVERYWHERE, FAULTS, LIFE, RecordProperty, clean, forked, good
+from tests.drivers.children import EVERYWHERE, FAULTS, LIFE, MACHINE, RecordProperty, clean, forked, good
 from tests.emulator.control import Emulator
 
 PROFILES = [
@@ -33,7 +33,14 @@ def test_whatever_fails_is_told_and_leaves_nothing(tmp_path: Path, record_proper
     emulator = Emulator("cuda", "cuda-64k", devices=2, dirty=2)
     outcome = good(emulator, FAULTS, tmp_path, record_property, timeout=500)
     assert outcome.properties["counted: injected vendor faults"] >= 10_000
+
+
+@pytest.mark.timeout(600)
+def test_the_stateful_machine_finds_nothing_while_calls_fail(tmp_path: Path, record_property: RecordProperty) -> None:
+    emulator = Emulator("cuda", "cuda-64k", devices=2, dirty=2)
+    outcome = good(emulator, MACHINE, tmp_path, record_property, timeout=500)
     assert outcome.properties["counted: steps of the stateful machine"] >= 5_000
+    assert outcome.properties["counted: injected vendor faults"] >= 1_000
 
 
 USE = """

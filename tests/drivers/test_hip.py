@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.children import EVERYWHERE, FAULTS, LIFE, RecordProperty, clean, forked, good
+from tests.drivers.children import EVERYWHERE, FAULTS, LIFE, MACHINE, RecordProperty, clean, forked, good
 from tests.drivers.test_cuda import FORK, USE
 from tests.emulator.control import Emulator
 
@@ -42,7 +42,14 @@ def test_whatever_fails_is_told_and_leaves_nothing(tmp_path: Path, record_proper
     emulator = Emulator("hip", "hip-10.0", devices=2, dirty=2)
     outcome = good(emulator, FAULTS, tmp_path, record_property, timeout=500)
     assert outcome.properties["counted: injected vendor faults"] >= 8_000
+
+
+@pytest.mark.timeout(600)
+def test_the_stateful_machine_finds_nothing_while_calls_fail(tmp_path: Path, record_property: RecordProperty) -> None:
+    emulator = Emulator("hip", "hip-10.0", devices=2, dirty=2)
+    outcome = good(emulator, MACHINE, tmp_path, record_property, timeout=500)
     assert outcome.properties["counted: steps of the stateful machine"] >= 5_000
+    assert outcome.properties["counted: injected vendor faults"] >= 1_000
 
 
 @pytest.mark.timeout(300)
@@ -51,7 +58,7 @@ def test_the_stateful_machine_finds_nothing_with_allocations_of_one_size(
 ) -> None:
     """D4, D10."""
     emulator = Emulator("hip", "hip-7.2", devices=2, dirty=2)
-    outcome = good(emulator, ("test_machine.py",), tmp_path, record_property, timeout=250)
+    outcome = good(emulator, MACHINE, tmp_path, record_property, timeout=250)
     assert outcome.properties["counted: steps of the stateful machine"] >= 5_000
 
 

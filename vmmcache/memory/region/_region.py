@@ -270,12 +270,12 @@ class Region:
         before = self._reservation
         self.driver.free(before)
         try:
-            self._reservation = self.driver.reserve(before.nbytes, at=before.address)
+            again = self.driver.reserve(before.nbytes, at=before.address)
         except DriverError as error:
             raise self._lost(before, "not again") from error
-        if self._reservation != before:
-            lost = self._lost(before, f"again only at {self._reservation.address:#x}")
-            self._settle_quietly([Debt(reservation=self._reservation)], lost)
+        if again != before:
+            lost = self._lost(before, f"again only at {again.address:#x}")
+            self._settle_quietly([Debt(reservation=again)], lost)
             raise lost
 
     def _lost(self, before: Reservation, instead: str) -> DriverError:
