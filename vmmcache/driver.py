@@ -55,6 +55,9 @@ class VmmDriver(ABC):
     """Whether all allocations of a reservation must have one size, the granule."""
     keeps_memory: bool = False
     """Whether the device gets memory back only when the addresses are freed that it was mapped at (D10)."""
+    streams: tuple[int, ...] = ()
+    """Handles of the streams whose work touches memory of this device, where its user names them. Then `synchronise`
+    waits for these and not for the whole device, and while one of them captures a graph nothing is given or taken."""
     losses: tuple[str, ...] = ()
     """What memory could have and has not, a sentence each: handle types and RDMA that were tried and refused (D9)."""
 

@@ -112,17 +112,24 @@ class CudaDriver(VmmDriver):
         return self._context
 
     def check_not_capturing(self, event: str) -> None:
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_initialized():
-            return
-        with torch.cuda.device(self.index):
-            capturing = torch.cuda.is_current_stream_capturing()
-        if capturing:
+        if capturing := self._capturing():
             raise StateError(
-                f"{self.device}: {event} while torch's current stream is capturing a graph; do it before or after",
+                f"{self.device}: {event} while {capturing} is capturing a graph; do it before or after",
                 state="capturing",
                 event=event,
             )
+
+    def _capturing(self) -> str | None:
+        """Which stream records its work instead of doing it: one that was named, or torch's current one."""
+        for stream in self.streams:
+            with self._context:
+                if int(self._api.call("cuStreamIsCapturing", stream)):
+                    return f"stream {stream:#x}"
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return None
+        with torch.cuda.device(self.index):
+            return "torch's current stream" if torch.cuda.is_current_stream_capturing() else None
 
     # Addresses ------------------------------------------------------------------------------------------------------
 
@@ -196,7 +203,11 @@ class CudaDriver(VmmDriver):
 
     def _synchronise(self) -> None:
         with self._context:
-            self._api.call("cuCtxSynchronize")
+            if not self.streams:
+                self._api.call("cuCtxSynchronize")
+            # The null stream as well: what is zeroed and copied here goes there.
+            for stream in (0, *self.streams) if self.streams else ():
+                self._api.call("cuStreamSynchronize", stream)
 
     # Sharing --------------------------------------------------------------------------------------------------------
 
