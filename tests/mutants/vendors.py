@@ -192,8 +192,8 @@ MUTANTS = [
     {
         "name": "CUDA: calls are made while a graph is captured",
         "path": CUDA,
-        "old": "        if capturing:\n",
-        "new": "        if False:\n",
+        "old": "        if capturing := self._capturing():\n",
+        "new": "        if capturing := None:\n",
         "tests": [CUDA_LIFE],
     },
     {
@@ -272,5 +272,26 @@ MUTANTS = [
         "old": "if self._library.cuInit(0) == Code.STUB_LIBRARY:",
         "new": "if False:",
         "tests": [f"{PROBE}::test_what_is_wrong_is_said_with_what_helps[stub]"],
+    },
+    {
+        "name": "CUDA: streams that were named are not waited for",
+        "path": CUDA,
+        "old": "            for stream in (0, *self.streams) if self.streams else ():\n",
+        "new": "            for stream in (0,) if self.streams else ():\n",
+        "tests": [CUDA_LIFE],
+    },
+    {
+        "name": "CUDA: a capture of a named stream is not looked for",
+        "path": CUDA,
+        "old": "        for stream in self.streams:\n",
+        "new": "        for stream in ():\n",
+        "tests": [CUDA_LIFE],
+    },
+    {
+        "name": "HIP: streams that were named are not waited for",
+        "path": HIP,
+        "old": "            for stream in (0, *self.streams) if self.streams else ():\n",
+        "new": "            for stream in (0,) if self.streams else ():\n",
+        "tests": [HIP_LIFE],
     },
 ]
