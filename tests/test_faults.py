@@ -6,7 +6,6 @@ nothing. What a failure may have done is judged by `vmmcache.testing.witness`, w
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -206,14 +205,17 @@ def calls_of(scenario: Scenario, *, dirty: bool) -> list[str]:
     return calls
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_is_left() -> Iterator[None]:
     """The kernel has to agree with the driver's books."""
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "1GiB")
-    gc.collect()  # what earlier tests left behind would otherwise go back in the middle of this one
     before = usage()
     yield
     assert usage() == before
+
+
+@pytest.fixture(autouse=True)
+def _known_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "1GiB")
 
 
 @every_scenario

@@ -222,9 +222,10 @@ class Region:
             self.gate.wait()
             for debt in new:
                 steps.lift(debt)
+            # Of the old, and by an undo of the new.
+            self._unmapped = True
             for mapping in old:
                 steps.set_aside(mapping)
-                self._unmapped = True
                 self.generation += 1
             for debt, (start, _) in zip(new, runs, strict=True):
                 steps.swap_in(debt, start)
