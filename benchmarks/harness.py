@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 __all__ = ["ROUNDS", "Row", "best_in_turns", "run", "seconds"]
@@ -120,7 +121,7 @@ def _print(title: str, rows: Sequence[Row], where: Mapping[str, Any]) -> None:
         )
     for row in rows:
         table.add_row(
-            row.name,
+            escape(row.name),
             f"{_short(row.figure)} {row.unit}",
             "" if row.against_figure is None else f"{row.against}: {_short(row.against_figure)} {row.unit}",
             "" if row.ratio is None else f"{row.ratio:.3f}",

@@ -265,8 +265,8 @@ MUTANTS = [
     {
         "name": "generation does not rise when memory is exchanged",
         "path": REGION,
-        "old": "                self._unmapped = True\n                self.generation += 1\n",
-        "new": "                self._unmapped = True\n",
+        "old": "                steps.set_aside(mapping)\n                self.generation += 1\n",
+        "new": "                steps.set_aside(mapping)\n",
         "tests": ["tests/test_tensor_defragment.py"],
     },
     {

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 HERE: Final = Path(__file__).resolve().parent
@@ -100,7 +101,10 @@ class Copy:
 
     def test(self, tests: Iterable[str], timeout_s: float | None) -> tuple[int | None, str]:
         """Exit status of pytest (None: it had to be stopped) and what it printed."""
-        return self._python("-m", "pytest", *OPTIONS, *tests, timeout_s=timeout_s)
+        try:
+            return self._python("-m", "pytest", *OPTIONS, *tests, timeout_s=timeout_s)
+        finally:
+            self._end_strays()
 
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:
@@ -113,8 +117,19 @@ class Copy:
         finally:
             path.write_text(sound, encoding="utf-8")
 
+    def _end_strays(self) -> None:
+        """End what a test has started and, with a fault, not ended: it has our folder in its environment."""
+        mark = os.fsencode(self.root / "drivers")
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (folder / "environ").read_bytes():
+                    os.kill(int(folder.name), signal.SIGKILL)
+            except (FileNotFoundError, PermissionError, ProcessLookupError):
+                # Ended by itself meanwhile, or another user's.
+                continue
+
     def _python(self, *arguments: str, timeout_s: float | None = None) -> tuple[int | None, str]:
-        # -P: nothing is imported from where we stand. A session of its own: children of a test that hangs end with it.
+        # -P: nothing is imported from where we stand. A session of its own, to end it with its children where it hangs.
         child = subprocess.Popen(
             [sys.executable, "-P", *arguments],
             cwd=self.root,
@@ -211,7 +226,8 @@ def main() -> int:
     for header in ("fault", "in", "noticed by"):
         table.add_column(header, overflow="fold")
     for verdict in verdicts:
-        table.add_row(verdict.mutant.name, verdict.mutant.path, verdict.how if verdict.caught else "[red]nobody[/]")
+        by = escape(verdict.how) if verdict.caught else "[red]nobody[/]"
+        table.add_row(escape(verdict.mutant.name), verdict.mutant.path, by)
     console.print(table)
     caught = sum(verdict.caught for verdict in verdicts)
     console.print(f"{caught} of {len(verdicts)} caught")

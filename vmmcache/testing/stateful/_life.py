@@ -18,6 +18,7 @@ class Life(Machine):
     @initialize(configuration=CONFIGURATION)
     def make(self, configuration: Configuration) -> None:
         """There is always a tensor."""
+        self.alive.clear()  # of one whose addresses were lost; any other could not have been closed
         self.configuration = configuration
         self.tensor = configuration.tensor(self.driver)
         self.model = Model(configuration.segments, self.driver.granule)
