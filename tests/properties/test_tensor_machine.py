@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable
 from typing import ClassVar
@@ -100,7 +99,6 @@ def test_the_machine_finds_nothing(
     record_property: Callable[[str, object], None],
 ) -> None:
     monkeypatch.setenv("VMMCACHE_HOST_MEMORY", memory)
-    gc.collect()  # what earlier tests left behind would otherwise go back in the middle of this one, and be counted
     # The same examples everywhere, whatever the profile: the number of steps is part of what is tested.
     run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40, derandomize=True))
     record_property("counted: steps of the stateful machine", machine.steps)

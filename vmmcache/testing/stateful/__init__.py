@@ -62,6 +62,7 @@ class TensorMachine(Life, Contents, Leases, Refusals):
         self.tensor.close()
         self.driver.check_clean()
         self._check_open_descriptors()
+        type(self).tidy = True
 
     def _check_open_descriptors(self) -> None:
         held = len(self.tensor.allocations) * self.driver.fds_per_allocation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ class Machine(RuleBasedStateMachine):
         super().__init_subclass__()
         # Each machine counts for itself.
         cls.steps = cls.injected = 0
+        cls.tidy = False
+
+    tidy: ClassVar[bool] = False
+    """Whether the run before this one ended well, and has left nothing behind."""
 
     tensor: ExtensibleTensor
     model: Model
@@ -77,6 +82,10 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        if not type(self).tidy:
+            # What others have dropped goes now, and not in the middle of this run: descriptors are counted.
+            gc.collect()
+        type(self).tidy = False
         self.driver = RecordingDriver(self.open_driver())
         self.made = False
         self.age = 0
