@@ -4,6 +4,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
 HARDWARE_ARGS ?=
+RDMA_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types docs bench hardware mutants clean
+.PHONY: help demo test check lint types docs bench hardware mutants rdma clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -44,6 +45,9 @@ hardware: $(READY) ## what this machine's accelerator does, as a JSON record; em
 
 mutants: $(READY) ## plant faults in the package and see that a test notices each
 	@$(BIN)/python tests/mutants/run.py
+
+rdma: $(READY) ## real verbs in a virtual machine, with NIXL and Mooncake over them; a JSON record
+	@$(BIN)/python -m tests.rdma.run $(RDMA_ARGS)
 
 clean: ## what the commands above have made, except .venv (rm -r .venv to start afresh)
 	rm -rf build dist docs/_build benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
