@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+NIXL ?= nixl-cu12==1.5.1
 PYTEST_ARGS ?=
 HARDWARE_ARGS ?=
 RDMA_ARGS ?=
@@ -51,11 +52,11 @@ rdma: $(READY) ## real verbs in a virtual machine, with NIXL and Mooncake over t
 
 clean: ## what the commands above have made, except .venv (rm -r .venv to start afresh)
 	rm -rf build dist docs/_build benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find vmmcache drivers tests docs benchmarks -name __pycache__ -prune -exec rm -r {} +
+	find vmmcache drivers tests docs benchmarks examples -name __pycache__ -prune -exec rm -r {} +
 
 # One stamp stands for the whole environment: it is made again when a pin or a dependency changes. torch comes first and
-# by itself, for the reason that requirements.txt gives; the pins hold for what it brings along. The build tools are
-# pinned too, hence no isolation.
+# by itself, for the reason that requirements.txt gives; the pins hold for what it brings along. NIXL comes by itself too:
+# its wheel asks for a torch that it does not need. The build tools are pinned too, hence no isolation.
 $(READY): pyproject.toml requirements.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("vmmcache needs Python 3.11 or newer, but $(PYTHON) is %d.%d; say for example: make PYTHON=python3.11" % v[:2])'
 	@echo "set-up: $(VENV)"
@@ -64,6 +65,9 @@ $(READY): pyproject.toml requirements.txt
 	@$(PIP) install --constraint requirements.txt $(TORCH)
 	@echo "set-up: requirements.txt"
 	@$(PIP) install --requirement requirements.txt
+	@echo "set-up: $(NIXL)"
+	@$(PIP) install --no-deps $(NIXL)
+	@$(BIN)/python tests/lend_libibverbs.py
 	@echo "set-up: vmmcache, editable"
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@

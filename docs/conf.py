@@ -35,6 +35,10 @@ nitpick_ignore_regex = [
     (r"py:class", r'callable|iterable|optional|sequence|default .+|".+"'),
     # Types of the planner's inside: a choice of two words, an exact number, one of two kinds of layer.
     (r"py:class", r"Arrangement|Part|(fractions\.)?Fraction"),
+    # A type variable: what is given comes back as the same kind.
+    (r"py:class", r"vmmcache\.cache\.warmup\.Ids"),
+    # Inside of connectors: tables of addresses, a version, a lock.
+    (r"py:class", r"(vmmcache\.connectors\.(extents|cards)\.)?(Extents?|Version|Copy)|threading\.RLock"),
     # In the signature of what only vmmcache itself makes.
     (r"py:class", r"vmmcache\.connectors\.leases\.LeaseBook"),
 ]

@@ -20,8 +20,8 @@ Rule = Callable[[Sources, Sources], list[str]]
 # Who may import whom, by names below vmmcache. "x.*" is every module of the package x, any other row is one module, and
 # "vmmcache" is the front door, which hands out names of all layers. A module without a row fails: a new one is given
 # its place here and on the page.
-L0 = "errors units fds quirks"
-L4 = f"{L0} handles driver spec metrics plugins.* memory.* planning.* connectors.* probing.* cache.*"
+L0 = "errors units fds quirks host_memory"
+L4 = f"{L0} handles driver spec metrics.* plugins.* memory.* planning.* connectors.* sharing.* probing.* cache.*"
 L5 = f"vmmcache {L4} models.*"
 MAY_IMPORT = {
     "__init__": L4,
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "units": "errors",
     "fds": "errors units",
     "quirks": "errors units",
+    "host_memory": "errors units",
     # L1
     "places": L0,
     "handles": "units",
@@ -42,21 +43,32 @@ MAY_IMPORT = {
     "memory.ranges": L0,
     "memory.segments": f"{L0} memory.ranges",
     "memory.dlpack": L0,
+    "memory.contents": f"{L0} memory.ranges memory.segments",
     "memory.views": L0,
     "memory.descriptors": f"{L0} driver",
-    "metrics": L0,
+    "metrics.*": f"{L0} metrics.*",
     # L2
-    "plugins.*": f"{L0} driver spec plugins.*",
-    "memory.region.*": f"{L0} driver memory.undo memory.states memory.ranges metrics memory.region.*",
+    "plugins.*": f"{L0} driver spec connectors.* plugins.*",
+    "memory.region.*": f"{L0} driver memory.undo memory.states memory.ranges metrics.* memory.region.*",
     "connectors.__init__": "",
     "connectors.leases": L0,
     # L3
     "memory.lifetime": f"{L0} memory.region.* memory.states memory.dlpack",
     "memory.segmented": f"{L0} memory.region.* memory.states memory.ranges memory.segments memory.descriptors",
+    "memory.changes": f"{L0} memory.states memory.ranges",
+    "memory.exports": L0,
+    "memory.atlas.*": f"{L0} driver metrics.* connectors.leases memory.*",
+    "memory.visible": f"{L0} driver memory.*",
+    "memory.touchable": f"{L0} memory.*",
+    "memory.connectable": f"{L0} driver connectors.leases memory.*",
     "memory.tensor": f"{L0} driver plugins.* connectors.leases memory.*",
     "probing.*": f"{L0} driver spec plugins.* probing.*",
     # L4
-    "connectors.registration": f"{L0} driver connectors.leases memory.tensor memory.descriptors",
+    "connectors.nixl": f"{L0} memory.descriptors plugins.* connectors.*",
+    "connectors.nixl_library": L0,
+    "connectors.mooncake": f"{L0} memory.descriptors plugins.* connectors.*",
+    "connectors.*": f"{L0} driver memory.descriptors memory.undo connectors.*",
+    "sharing.*": f"{L0} driver plugins.* connectors.leases memory.* sharing.*",
     "cache.*": L4,
     # L5
     "models.*": L0,
@@ -70,10 +82,14 @@ DRIVER_MAY_IMPORT = f"vmmcache {L0} handles places driver spec"
 # Packages of others: (wherever wanted, only where the import waits: in a function, or for a type checker).
 THIRD_PARTY = {
     "vmmcache.plugins.*": ("pluggy", ""),
+    "vmmcache.connectors.mooncake": ("", "mooncake"),
     "vmmcache.memory.tensor": ("", "torch"),
+    "vmmcache.memory.visible": ("", "torch"),
+    "vmmcache.sharing.*": ("", "torch"),
     "vmmcache.memory.views": ("", "torch"),
     "vmmcache.cache.*": ("", "torch"),
     "vmmcache.demo.*": ("torch", ""),
+    "vmmcache.integrations.prometheus": ("prometheus_client", ""),
     "vmmcache.integrations.*": ("torch transformers", ""),
     "vmmcache.cli.*": ("click rich", "torch"),
     "vmmcache.testing.*": ("pytest hypothesis", "torch"),

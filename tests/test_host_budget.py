@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vmmcache import ConfigError
+from vmmcache import ConfigError, host_memory
 from vmmcache.units import GIB, MIB
-from vmmcache_host import _budget
 from vmmcache_host._driver import HostDriver
 
 MEMINFO = """\
@@ -31,11 +30,11 @@ def group(folder: Path, limit: object, used: int, cache: int = 0, version: int =
 
 
 def limits(membership: str, root: Path) -> list[tuple[int, int]]:
-    return list(_budget._cgroup_limits(membership, root))
+    return list(host_memory._cgroup_limits(membership, root))
 
 
 def test_the_kernels_own_numbers_are_read_in_bytes() -> None:
-    assert _budget._meminfo(MEMINFO) == (16 * GIB, 8 * GIB)
+    assert host_memory._meminfo(MEMINFO) == (16 * GIB, 8 * GIB)
 
 
 def test_a_version_2_group_sets_a_limit_and_gives_its_cache_back(tmp_path: Path) -> None:
@@ -87,7 +86,7 @@ def test_no_control_group_is_no_limit(tmp_path: Path) -> None:
 
 
 def test_without_a_setting_the_source_is_the_tightest_of_kernel_and_groups() -> None:
-    budget = _budget.read_budget()
+    budget = host_memory.read_host_memory()
     assert budget.source in ("MemAvailable", "cgroup")
     assert 0 < budget.free <= budget.total
 

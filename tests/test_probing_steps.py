@@ -23,10 +23,10 @@ class ForgetfulDriver(FineHostDriver):
 class HalfDriver(FineHostDriver):
     """Refuses access to the second allocation of a reservation, as older runtimes do beside one of another size."""
 
-    def grant(self, run: Sequence[Mapping]) -> None:
+    def grant(self, run: Sequence[Mapping], *, writable: bool = True) -> None:
         if run[0].offset:
             raise DriverError("half: refused", driver="half", call="grant")
-        super().grant(run)
+        super().grant(run, writable=writable)
 
 
 def report(driver: FineHostDriver) -> dict[str, Any]:

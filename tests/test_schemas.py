@@ -191,6 +191,18 @@ def test_what_is_not_so_in_a_probe_is_noticed(probed: dict[str, Any]) -> None:
             strict("probe").validate(report)
 
 
+def test_what_is_not_so_of_a_connector_is_noticed() -> None:
+    report = output("probe", status=0, environment={"VMMCACHE_DISABLE_DRIVERS": "cuda,hip"})
+    strict("probe").validate(report)
+    place = next(number for number, entry in enumerate(report["connectors"]) if entry["name"] == "nixl")
+    path = ("connectors", place)
+    wrong = [*_wrong(report, *path), *_wrong(report, *path, "needs", 0)]
+    wrong += [_changed(report, *path, "status", value="fine"), _changed(report, *path, "reason", value="")]
+    for each in wrong:
+        with pytest.raises(ValidationError):
+            strict("probe").validate(each)
+
+
 def test_what_is_not_so_in_a_selftest_is_noticed(tested: dict[str, Any]) -> None:
     wrong = [report for path in ((), ("probe",), ("tests", 0)) for report in _wrong(tested, *path)]
     wrong += [

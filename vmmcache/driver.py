@@ -206,10 +206,15 @@ class VmmDriver(ABC):
             self.__places.map(reservation.address + offset, allocation.nbytes)
         return Mapping(reservation, Bytes(offset), allocation)
 
-    def grant(self, run: Sequence[Mapping]) -> None:
-        """Make a run of adjacent mappings readable and writable, all in one call.
+    def grant(self, run: Sequence[Mapping], *, writable: bool = True) -> None:
+        """Make a run of adjacent mappings readable and, where `writable`, writable, all in one call.
 
         Only whole mappings, from the start of the first: older ROCm rejects anything else, and CUDA's text does too.
+
+        Raises
+        ------
+        DriverUnavailable
+            Not `writable`, and the driver knows no access for reading only.
         """
         self.check_process("grant")
         if not run:
@@ -222,8 +227,11 @@ class VmmDriver(ABC):
         address, nbytes = run[0].address, sum(mapping.nbytes for mapping in run)
         with self.__lock:
             starts = self.__places.check_run(address, nbytes)
-            self._grant(address, nbytes)
-            self.__places.grant(starts)
+            if writable:
+                self._grant(address, nbytes)
+            else:
+                self._grant_reading(address, nbytes)
+            self.__places.grant(starts, writable)
 
     def unmap(self, mapping: Mapping) -> None:
         """Take a mapping away. The caller has made sure that the device is idle with respect to it (I8)."""
@@ -237,12 +245,12 @@ class VmmDriver(ABC):
 
     def zero(self, address: int, nbytes: int) -> None:
         """Set granted bytes to zero; done at the latest when `synchronise` returns."""
-        if self.__check_access("zero", address, nbytes):
+        if self.__check_access("zero", address, nbytes, writing=True):
             self._zero(address, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between granted ranges of the device; done at the latest when `synchronise` returns."""
-        if self.__check_access("copy", target, nbytes) and self.__check_access("copy", source, nbytes):
+        if self.__check_access("copy", target, nbytes, writing=True) and self.__check_access("copy", source, nbytes):
             self._copy(target, source, nbytes)
 
     def read(self, address: int, nbytes: int) -> bytearray:
@@ -251,7 +259,7 @@ class VmmDriver(ABC):
 
     def write(self, address: int, data: bytes | bytearray) -> None:
         """Copy host bytes to granted memory; returns when `data` may be changed."""
-        if self.__check_access("write", address, len(data)):
+        if self.__check_access("write", address, len(data), writing=True):
             self._write(address, data)
 
     def synchronise(self) -> None:
@@ -274,7 +282,8 @@ class VmmDriver(ABC):
         if kind not in allocation.handle_types:
             raise DriverUnavailable(
                 f"an allocation of {allocation.nbytes} bytes was created without handle type {kind!r}",
-                cure=f"This device gives {sorted(allocation.handle_types) or 'none'}; `vmmcache probe` says why",
+                cure=f"This device gives {sorted(allocation.handle_types) or 'none'}; "
+                + ("; ".join(self.losses) or "`vmmcache probe` says what it has"),
                 driver=self.name,
                 call="export_handle",
             )
@@ -319,6 +328,9 @@ class VmmDriver(ABC):
     def _grant(self, address: int, nbytes: int) -> None: ...
     @abstractmethod
     def _unmap(self, address: int, nbytes: int) -> None: ...
+    def _grant_reading(self, address: int, nbytes: int) -> None:
+        raise self._cannot("grant", "this driver grants no access for reading only")
+
     @abstractmethod
     def _zero(self, address: int, nbytes: int) -> None: ...
     @abstractmethod
@@ -369,13 +381,13 @@ class VmmDriver(ABC):
         if self.__allocations.get(allocation.id) != allocation:
             raise self._refuse(verb, Wrong.NO_SUCH_ALLOCATION, f"allocation {allocation.id}")
 
-    def __check_access(self, verb: str, address: int, nbytes: int) -> bool:
+    def __check_access(self, verb: str, address: int, nbytes: int, *, writing: bool = False) -> bool:
         """See that bytes may be touched. False where there are none."""
         self.check_process(verb)
         if not as_count("nbytes", nbytes, maximum=ADDRESSES):
             return False
         with self.__lock:
-            self.__places.check_access(verb, address, nbytes)
+            self.__places.check_access(verb, address, nbytes, writing=writing)
         return True
 
     def __check_size(self, field: str, nbytes: int) -> None:

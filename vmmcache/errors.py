@@ -6,11 +6,15 @@
     ├── ConfigError (also ValueError)         the input is wrong; names the field
     ├── PlanError                             the demand cannot be met; nothing was touched
     │   ├── QuotaError                        needed / usable / configured bytes
+    │   ├── SlotsExhausted                    .group .needed .free
     │   └── AlignmentError (also ValueError)
     ├── StateError                            the caller's order is wrong; .state .event
     │   └── RankError                         a rank dropped out; .rank .stage
     ├── LeaseError                            a connector still holds the range; .owners
     │   └── StaleSegment                      the memory behind a descriptor has changed
+    ├── SharingError                          the other process of a shared tensor is gone, or breaks rules; .peer .cure
+    ├── ConnectorError                        a connector's library refused; .connector .call .code .name
+    │   └── ConnectorUnavailable              .reason .cure
     └── DriverError                           the vendor refused; .driver .call .code .name
         ├── DriverUnavailable                 .reason .cure
         └── OutOfDeviceMemory (also MemoryError)   .requested .free .committed
@@ -25,6 +29,8 @@ from typing import Any
 __all__ = [
     "AlignmentError",
     "ConfigError",
+    "ConnectorError",
+    "ConnectorUnavailable",
     "DriverError",
     "DriverUnavailable",
     "LeaseError",
@@ -32,6 +38,8 @@ __all__ = [
     "PlanError",
     "QuotaError",
     "RankError",
+    "SharingError",
+    "SlotsExhausted",
     "StaleSegment",
     "StateError",
     "VmmCacheError",
@@ -84,14 +92,49 @@ class QuotaError(PlanError):
         Bytes that the demand needs, that the quota has after rounding down to the granule, and that were configured.
     cause : str
         ``"fixed"`` (floors and unmarked requests alone exceed the quota) or ``"lower_bound"``.
+    group, constraint : int or None
+        The pool group that takes most of it, and the constraint that asks for that; None where nobody knows, and for
+        the layout's own floor.
     """
 
-    def __init__(self, message: str, *, needed: int, usable: int, configured: int, cause: str) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        needed: int,
+        usable: int,
+        configured: int,
+        cause: str,
+        group: int | None = None,
+        constraint: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.needed = needed
         self.usable = usable
         self.configured = configured
         self.cause = cause
+        self.group = group
+        self.constraint = constraint
+
+
+class SlotsExhausted(PlanError):
+    """A pool group has too few slots left for a request. Nothing was evicted for it.
+
+    Attributes
+    ----------
+    group : int
+        The pool group.
+    needed : int
+        Slots that the request takes of it, beside those that it has.
+    free : int
+        Slots that nobody has, or that suspended requests alone have.
+    """
+
+    def __init__(self, message: str, *, group: int, needed: int, free: int) -> None:
+        super().__init__(message)
+        self.group = group
+        self.needed = needed
+        self.free = free
 
 
 class AlignmentError(PlanError, ValueError):
@@ -148,6 +191,69 @@ class LeaseError(VmmCacheError):
 
 class StaleSegment(LeaseError):
     """The memory behind a descriptor has changed since the descriptor was made."""
+
+
+class SharingError(VmmCacheError):
+    """The other process of a shared tensor refused, broke the protocol, or is gone.
+
+    Attributes
+    ----------
+    peer : str
+        Who: the socket's path, or the process.
+    reason : str
+        What it did.
+    cure : str or None
+        What an operator can do about it, where that is known; also part of the message.
+    gone : bool
+        Whether the connection has ended.
+    """
+
+    def __init__(self, reason: str, *, peer: str, cure: str | None = None, gone: bool = False) -> None:
+        super().__init__(f"{peer}: {reason}" + (f". {cure}" if cure else ""))
+        self.peer = peer
+        self.reason = reason
+        self.cure = cure
+        self.gone = gone
+
+
+class ConnectorError(VmmCacheError):
+    """A connector's library refused a call, or a transfer failed.
+
+    Attributes
+    ----------
+    connector : str
+        Name of the connector, for example ``"nixl"``.
+    call : str
+        The library's own function name, for example ``"register_memory"``.
+    code : int or None
+        The library's number; ``None`` where it has none.
+    name : str
+        The library's name of the code, for example ``"NIXL_ERR_NOT_FOUND"``.
+    """
+
+    def __init__(self, message: str, *, connector: str, call: str, code: int | None = None, name: str = "") -> None:
+        super().__init__(f"{connector}: {message}")
+        self.connector = connector
+        self.call = call
+        self.code = code
+        self.name = name
+
+
+class ConnectorUnavailable(ConnectorError):
+    """A connector is not to be had here.
+
+    Attributes
+    ----------
+    reason : str
+        Why not.
+    cure : str
+        What an operator can do about it.
+    """
+
+    def __init__(self, reason: str, *, cure: str, connector: str, call: str = "open") -> None:
+        super().__init__(f"{reason}. {cure}", connector=connector, call=call)
+        self.reason = reason
+        self.cure = cure
 
 
 class DriverError(VmmCacheError):

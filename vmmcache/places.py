@@ -29,6 +29,7 @@ class Wrong(enum.Enum):
     NOT_A_RUN = "not a run of whole mappings"
     NOT_MAPPED = "not all of it is mapped"
     NO_ACCESS = "mapped without access"
+    READ_ONLY = "mapped for reading only"
     NO_SUCH_ALLOCATION = "unknown, or released before"
 
 
@@ -40,6 +41,7 @@ Refuse = Callable[[str, Wrong, str], DriverError]
 class _Mapped:
     nbytes: int
     granted: bool = False
+    writable: bool = False
 
 
 class Places:
@@ -105,16 +107,19 @@ class Places:
             raise self._refuse("grant", Wrong.NOT_A_RUN, _text(address, nbytes))
         return run
 
-    def grant(self, run: list[int]) -> None:
-        """Note that mappings may be touched."""
+    def grant(self, run: list[int], writable: bool = True) -> None:
+        """Note that mappings may be read, and written where `writable`."""
         for start in run:
             self._mapped[start].granted = True
+            self._mapped[start].writable = writable
 
-    def check_access(self, verb: str, address: int, nbytes: int) -> None:
-        """See that every byte of a range may be touched."""
+    def check_access(self, verb: str, address: int, nbytes: int, *, writing: bool = False) -> None:
+        """See that every byte of a range may be read, and written where `writing`."""
         for start in self._covering(verb, address, nbytes):
             if not self._mapped[start].granted:
                 raise self._refuse(verb, Wrong.NO_ACCESS, _text(address, nbytes))
+            if writing and not self._mapped[start].writable:
+                raise self._refuse(verb, Wrong.READ_ONLY, _text(address, nbytes))
 
     def end(self, start: int) -> int:
         """The first address behind a mapping."""

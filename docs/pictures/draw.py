@@ -11,9 +11,11 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from vmmcache import ExtensibleTensor
+from vmmcache import ExtensibleTensor, KVCacheManager, MemoryBudget
+from vmmcache.cache.pools import PoolMap
 from vmmcache.memory.states import TRANSITIONS, Event, State
-from vmmcache.units import MIB, format_bytes
+from vmmcache.planning import Attention, Buffer, CacheLayout
+from vmmcache.units import KIB, MIB, format_bytes
 
 __all__ = ["pictures"]
 
@@ -41,6 +43,14 @@ SEGMENTS: Final = (
     "t.commit([2 * MIB, 6 * MIB], defragment=True, keep=True)",
 )
 
+CACHE: Final = (
+    "kv.ensure(24)  # warm up on a few slots, capture graphs",
+    "kv.finalize()  # measured: all that is left",
+    "kv.resize(36 * MIB)  # less, while it serves",
+    "kv.sleep()",
+    "kv.wake()",
+)
+
 
 def pictures() -> dict[str, str]:
     """File name and content of every picture."""
@@ -48,6 +58,8 @@ def pictures() -> dict[str, str]:
         "states.svg": states(),
         "life.svg": address_space("t = ExtensibleTensor(64 * MIB, segments=2)", LIFE),
         "segments.svg": address_space("t = ExtensibleTensor(12 * MIB, segments=[5 * MIB, 7 * MIB])", SEGMENTS),
+        "slots.svg": slots(),
+        "cache.svg": cache(),
     }
 
 
@@ -67,12 +79,28 @@ def address_space(make: str, steps: Sequence[str]) -> str:
     tensor = names["t"]
     assert isinstance(tensor, ExtensibleTensor)
     with tensor:
-        parts = [*_row(tensor, make, 0)]
-        for place, step in enumerate(steps, start=1):
-            exec(step, names)
-            parts += _row(tensor, step, place)
-        height = _ROW * (len(steps) + 1) + 44
-        parts += _legend(height - 20, tensor.granule)
+        return _bars(tensor, make, steps, names)
+
+
+def cache() -> str:
+    """The same for the tensor of a manager: two full layers and a windowed one, in two segments."""
+    block = [Buffer("key", 128 * KIB), Buffer("value", 128 * KIB)]
+    layout = CacheLayout(16, [Attention(block, count=2), Attention(block, window=512)])
+    budget = MemoryBudget(nbytes=64 * MIB)
+    with KVCacheManager(layout, "host", budget, chunk=8 * MIB) as manager:
+        tensor = manager.memory
+        assert isinstance(tensor, ExtensibleTensor)
+        make = "kv = KVCacheManager(layout, device, ...)  # addresses for the largest cache, memory for one slot"
+        return _bars(tensor, make, CACHE, {"kv": manager, "MIB": MIB})
+
+
+def _bars(tensor: ExtensibleTensor, make: str, steps: Sequence[str], names: dict[str, object]) -> str:
+    parts = [*_row(tensor, make, 0)]
+    for place, step in enumerate(steps, start=1):
+        exec(step, names)
+        parts += _row(tensor, step, place)
+    height = _ROW * (len(steps) + 1) + 44
+    parts += _legend(height - 20, tensor.granule)
     return _svg(_WIDTH, height, parts)
 
 
@@ -108,6 +136,45 @@ def _legend(top: float, granule: int) -> Iterator[str]:
         x += 40 + 6.4 * len(label)
     yield f'<line x1="{x}" y1="{top - 11}" x2="{x}" y2="{top + 3}" stroke="{INK}" stroke-width="2"/>'
     yield _text(x + 8, top, "border of segments", size=12, colour=MUTED)
+
+
+# Slots ---------------------------------------------------------------------------------------------------------------
+
+_SLOTS: Final = 3
+
+
+def slots() -> str:
+    """Slots of a small layout in both arrangements, as `PoolMap` places them."""
+    full = Attention([Buffer("key", 8 * KIB), Buffer("value", 8 * KIB)], count=2)
+    windowed = Attention([Buffer("key", 8 * KIB)], window=64, name="windowed")
+    layout = CacheLayout(16, [full, windowed])
+    parts: list[str] = []
+    top = 0.0
+    for code in ('PoolMap(layout, "block-major", granule)', 'PoolMap(layout, "layer-major", granule)'):
+        pools = PoolMap(layout, "block-major" if "block" in code else "layer-major", 64 * KIB)
+        top += 40
+        parts.append(_text(_LEFT, top, code, mono=True))
+        for index in range(len(pools.segments)):
+            top += 12
+            parts += _segment(pools, index, top)
+            top += _HIGH
+    return _svg(_WIDTH, round(top) + 24, parts)
+
+
+def _segment(pools: PoolMap, index: int, top: float) -> Iterator[str]:
+    segment = pools.segments[index]
+    scale = 6.4 / KIB
+    for slot in range(_SLOTS):
+        left = _LEFT + slot * segment.stride * scale
+        for number, (layer, roles) in enumerate(pools.places.items()):
+            for role, place in roles.items():
+                if place.segment != index:
+                    continue
+                x, width = left + place.offset * scale, place.nbytes * scale
+                yield _box(x, top, width, _HIGH, MAPPED if number % 2 else RESERVED, LINE)
+                yield _text(x + width / 2, top + 14, f"{layer[-1]} {role}", size=10, anchor="middle")
+        yield _box(left, top, segment.stride * scale, _HIGH, "none", INK)
+    yield _text(_WIDTH - 180, top + 14, f"segment {index}, group {segment.group}", size=12, colour=MUTED)
 
 
 # The states ----------------------------------------------------------------------------------------------------------

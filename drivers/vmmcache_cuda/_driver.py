@@ -30,7 +30,7 @@ from vmmcache_cuda._quirks import QUIRKS, platform
 
 __all__ = ["CudaDriver", "open_cuda"]
 
-_READ_WRITE: Final = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+_READ, _READ_WRITE = 1, 3  # CU_MEM_ACCESS_FLAGS_PROT_READ, _PROT_READWRITE
 _PCIE: Final = 1  # CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, CUDA 12.8 and newer
 
 
@@ -52,7 +52,6 @@ class CudaDriver(VmmDriver):
 
     def __init__(self, api: Api, index: int) -> None:
         self._api = api
-        names = api.names
         api.call("cuInit", 0)
         count = api.call("cuDeviceGetCount")
         if index >= count:
@@ -72,11 +71,8 @@ class CudaDriver(VmmDriver):
             )
         self._context = PrimaryContext(api, self._device)
         weakref.finalize(self, _release, self._context, os.getpid())
-        access = names.CUmemAccessDesc()
-        access.location.type = names.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        access.location.id = index
-        access.flags = names.CUmemAccess_flags(_READ_WRITE)
-        self._access = [access]
+        self._access = [_access(api, index, _READ_WRITE)]
+        self._reading = [_access(api, index, _READ)]
         self._use(Properties(None, rdma=False), index)
         self._rdma_capable = False
         quirks = applying(QUIRKS, divmod(api.call("cuDriverGetVersion") // 10, 100), platform())
@@ -177,6 +173,9 @@ class CudaDriver(VmmDriver):
 
     def _grant(self, address: int, nbytes: int) -> None:
         self._api.call("cuMemSetAccess", address, nbytes, self._access, 1)
+
+    def _grant_reading(self, address: int, nbytes: int) -> None:
+        self._api.call("cuMemSetAccess", address, nbytes, self._reading, 1)
 
     def _unmap(self, address: int, nbytes: int) -> None:
         self._api.call("cuMemUnmap", address, nbytes)
@@ -325,6 +324,14 @@ class CudaDriver(VmmDriver):
             code=error.code,
             name=error.name,
         ) from error
+
+
+def _access(api: Api, index: int, flags: int) -> Any:
+    access = api.names.CUmemAccessDesc()
+    access.location.type = api.names.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    access.location.id = index
+    access.flags = api.names.CUmemAccess_flags(flags)
+    return access
 
 
 def _release(context: PrimaryContext, pid: int) -> None:

@@ -84,10 +84,12 @@ class HipDriver(VmmDriver):
             )
         self._current = CurrentDevice(api, index)
         names = api.names
-        self._access = names.hipMemAccessDesc.allocate(1)
-        self._access.location.type = names.hipMemLocationType.hipMemLocationTypeDevice
-        self._access.location.id = index
+        self._access, self._reading = (names.hipMemAccessDesc.allocate(1) for _ in range(2))
+        for access in self._access, self._reading:
+            access.location.type = names.hipMemLocationType.hipMemLocationTypeDevice
+            access.location.id = index
         self._access.flags = names.hipMemAccessFlags.hipMemAccessFlagsProtReadWrite
+        self._reading.flags = names.hipMemAccessFlags.hipMemAccessFlagsProtRead
         self._use(Properties(None, rdma=False))
         self._rdma_capable: bool | None = None
         with self._current:
@@ -197,7 +199,13 @@ class HipDriver(VmmDriver):
             self._unproven.add(address)
 
     def _grant(self, address: int, nbytes: int) -> None:
-        self._api.call("hipMemSetAccess", address, nbytes, self._access, 1)
+        self._set_access(address, nbytes, self._access)
+
+    def _grant_reading(self, address: int, nbytes: int) -> None:
+        self._set_access(address, nbytes, self._reading)
+
+    def _set_access(self, address: int, nbytes: int, access: Any) -> None:
+        self._api.call("hipMemSetAccess", address, nbytes, access, 1)
         self._unproven = {start for start in self._unproven if not address <= start < address + nbytes}
 
     def _unmap(self, address: int, nbytes: int) -> None:

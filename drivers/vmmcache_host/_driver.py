@@ -39,6 +39,7 @@ _CODES: Final = {
     Wrong.NOT_A_RUN: errno.EINVAL,
     Wrong.NOT_MAPPED: errno.EFAULT,
     Wrong.NO_ACCESS: errno.EACCES,
+    Wrong.READ_ONLY: errno.EACCES,
     Wrong.NO_SUCH_ALLOCATION: errno.EBADF,
 }
 _SHAREABLE: Final[frozenset[HandleType]] = frozenset({"posix_fd"})
@@ -127,6 +128,9 @@ class HostDriver(VmmDriver):
 
     def _grant(self, address: int, nbytes: int) -> None:
         _libc.protect(address, nbytes, _libc.READ_WRITE)
+
+    def _grant_reading(self, address: int, nbytes: int) -> None:
+        _libc.protect(address, nbytes, _libc.READ)
 
     def _unmap(self, address: int, nbytes: int) -> None:
         with self._lock:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from vmmcache import ConfigError, OutOfDeviceMemory
 from vmmcache.fds import FD_CURE, room_for
+from vmmcache.host_memory import VARIABLE, HostMemory, read_host_memory
 from vmmcache.units import format_bytes
-from vmmcache_host._budget import VARIABLE, Budget, read_budget
 from vmmcache_host._libc import refusal
 
 __all__ = ["MemoryFiles"]
+
+
+_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+"""Whoever maps a file of another process dies of SIGBUS where that process cuts it: nobody can."""
+
+
+def _is_sealed(fd: int) -> bool:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK != 0
+    except OSError as error:
+        # Pipes, sockets, devices and files on a disk have no seals.
+        if error.errno == errno.EINVAL:
+            return False
+        raise
 
 
 @dataclass(slots=True)
@@ -34,32 +49,33 @@ class MemoryFiles:
         self._files: dict[int, _File] = {}
         self._mapped: dict[int, int] = {}  # address -> handle
         self._open = 0
-        self._at_start: Final = read_budget()
+        self._at_start: Final = read_host_memory()
         self.used = 0
         """Bytes that count against the budget."""
 
-    def budget(self) -> Budget:
+    def budget(self) -> HostMemory:
         """What is free now: less where neighbours took memory since the driver was opened."""
-        now = read_budget()
+        now = read_host_memory()
         limit = now.total if now.source == "configured" else self._at_start.free
-        return Budget(now.total, max(0, min(limit - self.used, now.free)), now.source)
+        return HostMemory(now.total, max(0, min(limit - self.used, now.free)), now.source)
 
     def create(self, handle: int, nbytes: int) -> None:
         """A new file of zeros."""
         # Memory that is not touched yet is in none of the kernel's numbers: ours decide, and cost no look at the
         # kernel's.
-        limit = read_budget().total if os.environ.get(VARIABLE) else self._at_start.free
+        limit = read_host_memory().total if os.environ.get(VARIABLE) else self._at_start.free
         if self.used + nbytes > limit:
             self._out_of_memory(nbytes, limit)
         missing = room_for(self._open + 1)
         try:
-            fd = os.memfd_create("vmmcache", os.MFD_CLOEXEC)
+            fd = os.memfd_create("vmmcache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
             held = f"{nbytes} bytes; {self._open} descriptors are held for allocations and {missing} are missing"
             cure = FD_CURE if error.errno in (errno.EMFILE, errno.ENFILE) else None
             raise refusal("memfd_create", error.errno, held, cure=cure) from error
         try:
             os.ftruncate(fd, nbytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
             os.close(fd)
             raise refusal("ftruncate", error.errno, f"{nbytes} bytes") from error
@@ -68,6 +84,8 @@ class MemoryFiles:
     def adopt(self, handle: int, shared: int, nbytes: int) -> None:
         """A file that another process made and shares."""
         try:
+            if not _is_sealed(shared):
+                raise ConfigError("shared", shared, "the descriptor is no memory file that keeps its size")
             size = os.fstat(shared).st_size
             if size != nbytes:
                 raise ConfigError("nbytes", nbytes, f"the descriptor holds {size} bytes")

@@ -14,8 +14,9 @@ from typing import Final
 
 from vmmcache import DriverError
 
-__all__ = ["READ_WRITE", "map_file", "map_nothing", "protect", "refusal", "unmap"]
+__all__ = ["READ", "READ_WRITE", "map_file", "map_nothing", "protect", "refusal", "unmap"]
 
+READ: Final = flags.PROT_READ
 READ_WRITE: Final = flags.PROT_READ | flags.PROT_WRITE
 
 # Not named by Python's mmap module. The same on x86-64 and AArch64 (asm-generic/mman.h and mman-common.h of Linux).

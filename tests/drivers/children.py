@@ -13,7 +13,10 @@ from tests.emulator.control import Emulator
 FOLDER: Final = "tests/emulated"
 EVERYWHERE: Final = ("test_conformance.py", "test_properties.py")
 """What every runtime that is usable has to pass."""
-LIFE: Final = ("test_calls.py", "test_threads.py", "test_device_memory.py", "test_named_streams.py")
+LIFE: Final = (
+    *("test_calls.py", "test_threads.py", "test_device_memory.py", "test_named_streams.py"),
+    *("test_contents.py", "test_backing.py", "test_sharing.py"),
+)
 FAULTS: Final = ("test_opening_faults.py", "test_operation_faults.py")
 MACHINE: Final = ("test_machine.py",)
 

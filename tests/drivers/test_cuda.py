@@ -27,6 +27,12 @@ def test_calls_contexts_and_memory(tmp_path: Path, record_property: RecordProper
     assert outcome.passed >= 30
 
 
+def test_sharing_by_fabric_handles(tmp_path: Path, record_property: RecordProperty) -> None:
+    """C7, D9: with descriptors, all of this is among the tests above."""
+    outcome = good(Emulator("cuda", "cuda-fabric"), ("test_sharing.py",), tmp_path, record_property)
+    assert outcome.passed >= 7
+
+
 @pytest.mark.timeout(600)
 def test_whatever_fails_is_told_and_leaves_nothing(tmp_path: Path, record_property: RecordProperty) -> None:
     """The heart of it: a small granule and two devices, so that thousands of faults take seconds."""

@@ -8,7 +8,7 @@ HOST = "drivers/vmmcache_host/_driver.py"
 FILES = "drivers/vmmcache_host/_files.py"
 PLACES = "vmmcache/places.py"
 LIBC = "drivers/vmmcache_host/_libc.py"
-BUDGET = "drivers/vmmcache_host/_budget.py"
+BUDGET = "vmmcache/host_memory.py"
 
 MUTANTS = [
     {

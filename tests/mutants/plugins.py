@@ -49,7 +49,7 @@ MUTANTS = [
     {
         "name": "two drivers of one name are both taken in",
         "path": HOST,
-        "old": "elif (taken := result.get(name)) is not None:",
+        "old": "elif (taken := origins.get(name)) is not None:",
         "new": "elif (taken := None) is not None:",
         "tests": ["tests/test_plugins.py"],
     },

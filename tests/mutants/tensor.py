@@ -5,6 +5,8 @@ from __future__ import annotations
 SEGMENTED = "vmmcache/memory/segmented.py"
 SEGMENTS = "vmmcache/memory/segments.py"
 TENSOR = "vmmcache/memory/tensor.py"
+VISIBLE = "vmmcache/memory/visible.py"
+CONNECTABLE = "vmmcache/memory/connectable.py"
 LIFETIME = "vmmcache/memory/lifetime.py"
 DLPACK = "vmmcache/memory/dlpack.py"
 VIEWS = "vmmcache/memory/views.py"
@@ -165,7 +167,7 @@ MUTANTS = [
     # Views and life -------------------------------------------------------------------------------------------------
     {
         "name": "a view's storage is rounded to the granule",
-        "path": TENSOR,
+        "path": VISIBLE,
         "old": "self.committed[index], dtype, shape)",
         "new": "-(-self.committed[index] // self.granule) * self.granule, dtype, shape)",
         "tests": ["tests/test_tensor_zeroing.py"],
@@ -186,7 +188,7 @@ MUTANTS = [
     },
     {
         "name": "a tensor may be closed under a live view",
-        "path": TENSOR,
+        "path": VISIBLE,
         "old": "if (views := self._lifetime.views) and",
         "new": "if (views := self._lifetime.views) > 1 and",
         "tests": ["tests/test_tensor_lifetime.py"],
@@ -215,7 +217,7 @@ MUTANTS = [
     {
         "name": "a tensor that is dropped leaves its memory behind",
         "path": TENSOR,
-        "old": "        weakref.finalize(self, self._lifetime.abandon)\n",
+        "old": "        weakref.finalize(self, lifetime.abandon)\n",
         "new": "",
         "tests": ["tests/test_tensor_lifetime.py"],
     },
@@ -242,7 +244,7 @@ MUTANTS = [
     },
     {
         "name": "a description of memory that has gone passes for good",
-        "path": TENSOR,
+        "path": CONNECTABLE,
         "old": "if segment.generation != self.generation or",
         "new": "if",
         "tests": ["tests/test_registrable.py"],
@@ -300,7 +302,7 @@ MUTANTS = [
     {
         "name": "the last lease of a dropped tensor leaves its memory behind",
         "path": TENSOR,
-        "old": "        self._leases.on_drop = self._lifetime.close_if_unused\n",
+        "old": "        leases.on_drop = lifetime.close_if_unused\n",
         "new": "",
         "tests": ["tests/test_tensor_lifetime.py"],
     },

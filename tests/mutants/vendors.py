@@ -31,14 +31,14 @@ MUTANTS = [
     {
         "name": "CUDA: access is never granted",
         "path": CUDA,
-        "old": 'self._api.call("cuMemSetAccess", address, nbytes, self._access, 1)\n\n    def _unmap',
-        "new": "pass\n\n    def _unmap",
+        "old": 'self._api.call("cuMemSetAccess", address, nbytes, self._access, 1)\n\n    def _grant_reading',
+        "new": "pass\n\n    def _grant_reading",
         "tests": [CUDA_CONTRACT],
     },
     {
         "name": "HIP: access is never granted",
         "path": HIP,
-        "old": 'self._api.call("hipMemSetAccess", address, nbytes, self._access, 1)\n        self._unproven',
+        "old": 'self._api.call("hipMemSetAccess", address, nbytes, access, 1)\n        self._unproven',
         "new": "self._unproven",
         "tests": [HIP_CONTRACT],
     },

@@ -16,12 +16,14 @@ __all__ = ["main"]
 # Name of a command -> its module, which is imported when the command runs: `probe` has to be quick and needs no torch.
 _COMMANDS: Final = {
     "demo": "vmmcache.cli.demo",
+    "map": "vmmcache.cli.map",
     "plan": "vmmcache.cli.plan",
     "probe": "vmmcache.cli.probe",
     "selftest": "vmmcache.cli.selftest",
 }
 _HELP: Final = {
     "demo": "Show the whole life of an elastic KV cache on this machine.",
+    "map": "Show the address space of a process.",
     "plan": "Say what fits into a quota of memory, and what binds.",
     "probe": "Say what this host can do, why not, and the cure.",
     "selftest": "Run the conformance suite on a live device.",

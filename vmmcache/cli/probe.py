@@ -13,6 +13,8 @@ from vmmcache.units import format_bytes
 
 __all__ = ["command"]
 
+_COLORS = {"ok": "green", "unavailable": "yellow", "broken": "red"}
+
 
 @click.command("probe")
 @click.option("--driver", "name", metavar="NAME", help="Probe this driver only; the exit status speaks of it.")
@@ -24,7 +26,8 @@ def command(name: str | None, index: int | None, as_json: bool) -> int:
     """Say what this host can do, why not, and the cure.
 
     Every driver is probed in a child process, by real calls: a library that crashes or hangs is a reason like any
-    other. The exit status is 0 if a device can be used, 1 if not.
+    other. Connectors are asked whether their library can be loaded. The exit status is 0 if a device can be used, 1 if
+    not.
     """
     if index is not None and name is None:
         raise ConfigError("--device", index, "which driver's? Give --driver as well")
@@ -50,7 +53,7 @@ def _print(report: dict[str, Any]) -> None:
     # Names, paths and reasons are strangers' text, and may have brackets of their own.
     console = Console(highlight=False)
     for entry in report["drivers"]:
-        color = {"ok": "green", "unavailable": "yellow", "broken": "red"}[entry["status"]]
+        color = _COLORS[entry["status"]]
         name, origin = escape(entry["name"]), escape(entry["origin"])
         console.print(f"[bold]{name}[/] [{color}]{entry['status']}[/]  [dim]{origin}[/]")
         if library := "  ".join(filter(None, (entry["library"]["version"], entry["library"]["path"]))):
@@ -67,6 +70,13 @@ def _print(report: dict[str, Any]) -> None:
                 mark = "[green]yes[/]" if step["ok"] else "[yellow]no[/]"
                 table.add_row(escape(step["name"]), mark, escape(found), f"{step['ms']:.2f}")
             console.print(table)
+        console.print()
+    for entry in report["connectors"]:
+        name, origin = escape(entry["name"]), escape(entry["origin"])
+        console.print(f"connector [bold]{name}[/] [{_COLORS[entry['status']]}]{entry['status']}[/]  [dim]{origin}[/]")
+        if entry["reason"]:
+            console.print(f"  why      {entry['reason']}\n  cure     {entry['cure']}", soft_wrap=True, markup=False)
+    if report["connectors"]:
         console.print()
     kind = "an accelerator" if report["accelerator"] else "no accelerator"
     console.print(f"selected: [bold]{escape(report['selected'] or 'nothing')}[/] ({kind})")

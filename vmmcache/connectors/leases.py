@@ -84,6 +84,8 @@ class LeaseBook:
         self._granule = granule
         self.on_drop: Callable[[], object] = _nothing
         """Called after a lease was given back, outside the lock."""
+        self.on_count: Callable[[int], object] = _uncounted
+        """Called with the number of leases whenever it changes, inside the lock."""
         # Re-entrant: a view that dies while this is held may end the life of another tensor, and look into its book.
         self._lock = threading.RLock()
         # By identity, in the order taken; a dict, so that release costs the same with ten thousand others.
@@ -96,6 +98,7 @@ class LeaseBook:
         """Enter a lease."""
         with self._lock:
             self._leases[id(lease)] = lease
+            self.on_count(len(self._leases))
 
     def holds(self, lease: RegistrationLease) -> bool:
         """Whether a lease is entered."""
@@ -105,6 +108,8 @@ class LeaseBook:
         """Take a lease out, if it is in."""
         with self._lock:
             known = self._leases.pop(id(lease), None)
+            if known is not None:
+                self.on_count(len(self._leases))
         if known is not None:
             self.on_drop()
 
@@ -112,6 +117,11 @@ class LeaseBook:
         """Leases on one segment, in the order taken."""
         with self._lock:
             return tuple(lease for lease in self._leases.values() if lease.segment_index == segment_index)
+
+    def all(self) -> tuple[RegistrationLease, ...]:
+        """Every lease, in the order taken."""
+        with self._lock:
+            return tuple(self._leases.values())
 
     def touching(self, ranges: Sequence[tuple[int, int]]) -> list[RegistrationLease]:
         """Leases that share a granule with any of `ranges`, in the order taken."""
@@ -165,3 +175,7 @@ class LeaseBook:
 
 def _nothing() -> None:
     """What happens when a lease is given back and nobody waits for it."""
+
+
+def _uncounted(_: int) -> None:
+    """Where nobody counts leases."""

@@ -76,7 +76,7 @@ class Lifetime:
             if self._region.state is State.CLOSED and not self._region.owes:
                 return  # without a call: it may have been closed long ago, and the device be out of order by now
             try:
-                with self._region.gate.operation("close"):
+                with self._region.gate.operation("close", committed=int):
                     self._region.close()
             except StateError as error:
                 # A graph is being captured: nothing may be waited for, and nobody who could be told is there.

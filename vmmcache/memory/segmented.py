@@ -34,6 +34,14 @@ class SegmentedRegion:
         """Visible bytes of each segment; none while asleep or closed."""
         return tuple(self._committed) if self.region.state is State.COMMITTED else (0,) * len(self.segments)
 
+    def visible_bytes(self) -> int:
+        """Sum of `committed`."""
+        return sum(self._committed) if self.region.state is State.COMMITTED else 0
+
+    def committed_of(self, index: int) -> int:
+        """Visible bytes of one segment."""
+        return self._committed[index] if self.region.state is State.COMMITTED else 0
+
     def doomed(self, targets: Sequence[int], *, defragment: bool) -> list[Range]:
         """Bytes that a commit to `targets` would take away or exchange."""
         cuts = self.segments.between(targets, self._committed)
@@ -72,6 +80,25 @@ class SegmentedRegion:
         self._cut(targets)
         self.region.state = after
 
+    def loose(self) -> list[Range]:
+        """Allocations that straddle a cut: all that `trim` exchanges."""
+        return [there for there, _ in self.region.loose(self.segments.spans(self._committed))]
+
+    def trim(self) -> None:
+        """Exchange each allocation that straddles a cut for one that does not, contents copied, one after the other."""
+        self.region.advance(Event.COMMIT)
+        before = tuple(self._committed)
+        loose = self.region.loose(self.segments.spans(before))
+        self._guard([there for there, _ in loose])
+        try:
+            for _, run in loose:
+                self.region.move([run], [], self._visible())
+        except DriverError as error:
+            self._settle_exchange(before, error)
+            raise
+        if loose or self.region.owes:
+            self.region.retain(self.segments.spans(before))
+
     def _cut(self, targets: Sequence[int]) -> None:
         cut = any(new < old for old, new in zip(self._committed, targets, strict=True))
         self._committed = list(targets)
@@ -109,15 +136,19 @@ class SegmentedRegion:
                 else:
                     self.region.move(unit.runs, fresh, kept)
         except DriverError as error:
-            self._recount(range(len(before)))
-            if tuple(self._committed) != before:
-                self.region.generation += 1
-            try:
-                self.region.retain(self.segments.spans(self._committed))
-            except DriverError as refusal:
-                for note in (f"undoing failed too: {refusal}", *getattr(refusal, "__notes__", ())):
-                    error.add_note(note)
+            self._settle_exchange(before, error)
             raise
+
+    def _settle_exchange(self, before: Sequence[int], error: DriverError) -> None:
+        """After an exchange that failed, and whose undoing may have failed: see what is left, and keep just that."""
+        self._recount(range(len(before)))
+        if tuple(self._committed) != tuple(before):
+            self.region.generation += 1
+        try:
+            self.region.retain(self.segments.spans(self._committed))
+        except DriverError as refusal:
+            for note in (f"undoing failed too: {refusal}", *getattr(refusal, "__notes__", ())):
+                error.add_note(note)
 
     def _recount(self, indices: Iterable[int]) -> None:
         """After a failure, of what was visible in each segment that is left which is still backed, without a hole."""
@@ -153,33 +184,39 @@ class SegmentedRegion:
     # Describing -----------------------------------------------------------------------------------------------------
 
     def registrable(self) -> Iterator[RegistrableSegment]:
-        """One descriptor for each part of a segment that lies in one allocation, by address."""
-        driver, granule = self.region.driver, self.region.granule
-        for index, nbytes in enumerate(self.committed):
-            if not nbytes:
-                continue
-            first = self.segments.offsets[index]
-            for mapping in self.region.touched_by([(first, first + nbytes)]):
-                start = max(first, mapping.offset)
-                stop = min(first + nbytes, mapping.offset + mapping.nbytes)
-                yield RegistrableSegment(
-                    base=self.region.base + start,
-                    nbytes=stop - start,
-                    device_type=driver.device_type,
-                    device_id=driver.dlpack_device[1],
-                    mem_type=driver.memory_kind,
-                    segment_index=index,
-                    logical_offset=start - first,
-                    allocation_id=mapping.allocation.id,
-                    allocation_offset=start - mapping.offset,
-                    allocation_nbytes=mapping.nbytes,
-                    single_allocation=mapping.offset <= start and stop <= mapping.offset + mapping.nbytes,
-                    whole=stop - start == nbytes,
-                    aligned=start % granule == 0 and stop % granule == 0,
-                    generation=self.region.generation,
-                    rdma_capable=mapping.allocation.rdma_capable,
-                    handle_types=mapping.allocation.handle_types,
-                )
+        """One descriptor for each part of a segment that lies in one allocation, by address.
+
+        Nothing is asked of the driver: what it knows of an allocation was read when that was made.
+        """
+        driver, granule, base = self.region.driver, self.region.granule, self.region.base
+        device_type, device_id, mem_type = driver.device_type, driver.dlpack_device[1], driver.memory_kind
+        generation = self.region.generation
+        indices = (index for index, nbytes in enumerate(self.committed) if nbytes)
+        index, last = -1, 0
+        for (first, beyond), mapping in self.region.along(self.segments.between(None, self.committed)):
+            if beyond != last:
+                index, last = next(indices), beyond
+            offset, size, allocation = mapping.offset, mapping.nbytes, mapping.allocation
+            start, stop = max(first, offset), min(beyond, offset + size)
+            # By position, in the order of the class, because ten thousand of these are made at once.
+            yield RegistrableSegment(
+                base + start,
+                stop - start,
+                device_type,
+                device_id,
+                mem_type,
+                index,
+                start - first,
+                allocation.id,
+                start - offset,
+                size,
+                offset <= start and stop <= offset + size,
+                stop - start == beyond - first,
+                start % granule == 0 and stop % granule == 0,
+                generation,
+                allocation.rdma_capable,
+                allocation.handle_types,
+            )
 
     # ----------------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class Segments:
 
     def __init__(self, capacity: int, segments: int | Sequence[int], granule: int) -> None:
         self.sizes = _sizes(capacity, segments)
+        self.capacity = capacity
         self.granule = granule
         self.offsets = tuple(itertools.accumulate(self.sizes, initial=0))[:-1]
 
@@ -78,6 +80,18 @@ class Segments:
             for index in (range(len(self)) if indices is None else indices)
             if (low := lower[index] if lower else 0) < upper[index]
         ]
+
+    def backed(self, committed: Sequence[int], start: int) -> int:
+        """The first byte from `start` on that is not committed."""
+        place = start
+        for index in range(bisect.bisect_right(self.offsets, start) - 1, len(self)):
+            end = self.offsets[index] + committed[index]
+            if place >= end:
+                break
+            place = end
+            if committed[index] < self.sizes[index]:
+                break
+        return place
 
     def units(self, committed: Sequence[int], extents: Callable[[Range], Sequence[Range]]) -> Iterator[Unit]:
         """Group segments for a rebuild that gives each of them one allocation.

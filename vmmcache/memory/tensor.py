@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
-from vmmcache.connectors.leases import LeaseBook, RegistrationLease
-from vmmcache.driver import Allocation, VmmDriver
-from vmmcache.errors import ConfigError, StaleSegment, StateError, VmmCacheError
-from vmmcache.memory.descriptors import RegistrableSegment
+from vmmcache.connectors.leases import LeaseBook
+from vmmcache.driver import VmmDriver
+from vmmcache.errors import VmmCacheError
+from vmmcache.memory.atlas.known import note
+from vmmcache.memory.changes import Look, Observer, Observers
+from vmmcache.memory.connectable import ConnectableSegments
 from vmmcache.memory.lifetime import Lifetime
+from vmmcache.memory.ranges import Range
 from vmmcache.memory.region import Region
 from vmmcache.memory.segmented import SegmentedRegion
 from vmmcache.memory.segments import Segments
-from vmmcache.memory.states import Event, State
-from vmmcache.memory.views import as_tensor
+from vmmcache.memory.states import Event
 from vmmcache.plugins.host import open_driver
 from vmmcache.units import align_down, as_count
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["ExtensibleTensor"]
 
 
-class ExtensibleTensor:
+class ExtensibleTensor(ConnectableSegments):
     """Device memory that grows and shrinks without moving.
 
     Addresses are reserved once, for `capacity` bytes, which may be more than the device has. Memory is committed
@@ -82,12 +81,15 @@ class ExtensibleTensor:
         division = Segments(capacity, segments, driver.granule)
         if chunk is not None:
             chunk = align_down(as_count("chunk", chunk, minimum=driver.granule), driver.granule)
-        self._leases: Final = LeaseBook(driver.granule)
-        self._region: Final = Region(driver, capacity, guard=self._leases.guard, chunk=chunk)
-        self._memory: Final = SegmentedRegion(self._region, division, self._leases.guard)
-        self._lifetime: Final = Lifetime(self._region, leased=self._leases.__len__)
-        self._leases.on_drop = self._lifetime.close_if_unused
-        weakref.finalize(self, self._lifetime.abandon)
+        leases = LeaseBook(driver.granule)
+        region = Region(driver, capacity, guard=leases.guard, chunk=chunk)
+        lifetime = Lifetime(region, leased=leases.__len__)
+        leases.on_drop = lifetime.close_if_unused
+        leases.on_count = region.meter.leases
+        super().__init__(SegmentedRegion(region, division, leases.guard), leases, lifetime)
+        note(region, self._memory, leases)
+        self._observers: Final = Observers(repr(region))
+        weakref.finalize(self, lifetime.abandon)
 
     def __repr__(self) -> str:
         return (
@@ -108,75 +110,6 @@ class ExtensibleTensor:
                 raise
             # The error of the block is the one that matters; its frames may hold the very views that forbid to close.
             error.add_note(f"not closed: {refusal}")
-
-    # What there is --------------------------------------------------------------------------------------------------
-
-    @property
-    def driver(self) -> VmmDriver:
-        """The driver that memory comes from."""
-        return self._region.driver
-
-    @property
-    def device(self) -> str:
-        """The device string, for example ``"cuda:0"``."""
-        return self._region.driver.device
-
-    @property
-    def state(self) -> str:
-        """``"reserved"``, ``"committed"``, ``"asleep"`` or ``"closed"``; see `vmmcache.memory.states`."""
-        return self._region.state.value
-
-    @property
-    def base_address(self) -> int:
-        """Address of the first byte of segment 0."""
-        return self._region.base
-
-    @property
-    def capacity(self) -> int:
-        """Bytes of all segments together, committed or not."""
-        return sum(self._memory.segments.sizes)
-
-    @property
-    def granule(self) -> int:
-        """Bytes of the unit in which memory is mapped on this device."""
-        return self._region.granule
-
-    @property
-    def generation(self) -> int:
-        """A number that rises whenever committed bytes go away, also if others come to the same address (C4)."""
-        return self._region.generation
-
-    @property
-    def segment_sizes(self) -> tuple[int, ...]:
-        """Capacity of each segment in bytes."""
-        return self._memory.segments.sizes
-
-    @property
-    def segment_offsets(self) -> tuple[int, ...]:
-        """Where each segment begins, in bytes from `base_address`."""
-        return self._memory.segments.offsets
-
-    @property
-    def committed(self) -> tuple[int, ...]:
-        """Committed bytes of each segment; all 0 while asleep."""
-        return self._memory.committed
-
-    @property
-    def committed_bytes(self) -> int:
-        """Sum of `committed`."""
-        return sum(self.committed)
-
-    @property
-    def physical_bytes(self) -> int:
-        """Bytes of all `allocations`: `committed_bytes`, and what rounding to granules and straddling a cut add."""
-        with self._region.gate.lock:
-            return self._region.physical_bytes
-
-    @property
-    def allocations(self) -> tuple[Allocation, ...]:
-        """Live allocations, by address; also what the driver once refused to take back and is still owed."""
-        with self._region.gate.lock:
-            return self._region.allocations
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -220,12 +153,27 @@ class ExtensibleTensor:
             exchange has lost its contents. `committed` says what is left, and the same call finishes.
         """
         targets = self._memory.segments.targets(nbytes)
-        if revoke:
-            with self._region.gate.enter("commit"):
-                doomed = self._memory.doomed(targets, defragment=defragment)
-            self._leases.revoke(doomed)
-        with self._region.gate.operation("commit"):
+        with self._changing(Event.COMMIT, revoke, lambda: self._memory.doomed(targets, defragment=defragment)):
             self._memory.commit(targets, defragment=defragment, keep=keep)
+
+    def trim(self) -> None:
+        """Give back what straddles a cut: exchange each such allocation for one of just the granules that are needed.
+
+        Contents stay, and so do addresses. Needs room for a copy of the one that is being exchanged, which `chunk`
+        bounds; afterwards `physical_bytes` is what rounding `committed` to granules gives.
+
+        Raises
+        ------
+        StateError
+            The tensor is asleep or closed.
+        LeaseError
+            An allocation that straddles a cut is leased. Nothing has changed.
+        OutOfDeviceMemory, DriverError
+            The driver refused. Those before have been exchanged, the others are as they were. Only where it refuses to
+            undo as well, bytes at the end of a segment are lost, and `committed` says what is left.
+        """
+        with self._changing(Event.COMMIT, doomed=self._memory.loose):
+            self._memory.trim()
 
     def release_physical(self, backup: bool = False, *, revoke: bool = False) -> None:
         """Give all memory back and keep addresses and views. Until `restore`, touching them faults.
@@ -246,8 +194,7 @@ class ExtensibleTensor:
         DriverError
             The driver refused to take memory back. The tensor is asleep all the same; calling again finishes.
         """
-        self._revoke_all(revoke, "release_physical")
-        with self._region.gate.operation("release_physical"):
+        with self._changing(Event.SLEEP, revoke, self._visible):
             self._memory.release(backup=backup)
 
     def restore(self) -> None:
@@ -260,7 +207,7 @@ class ExtensibleTensor:
         OutOfDeviceMemory, DriverError
             The driver refused. The tensor is still asleep, and a later call may succeed.
         """
-        with self._region.gate.operation("restore"):
+        with self._changing(Event.WAKE):
             self._memory.restore()
 
     def close(self, *, revoke: bool = False) -> None:
@@ -276,151 +223,47 @@ class ExtensibleTensor:
             The driver refused to take something back; calling again goes on where it was.
         """
         self._check_views()
-        self._revoke_all(revoke, "close")
-        with self._region.gate.operation("close"):
+        with self._changing(Event.CLOSE, revoke, self._visible):
             self._check_views()
             self._memory.close()
 
-    def _check_views(self) -> None:
-        if (views := self._lifetime.views) and self._region.state is not State.CLOSED:
-            raise StateError(
-                f"{self!r} has {views} live views; delete them, and what was made of them, before close()",
-                state=self.state,
-                event=Event.CLOSE.value,
-            )
+    # Observers ------------------------------------------------------------------------------------------------------
 
-    # Views ----------------------------------------------------------------------------------------------------------
+    def on_change(self, observer: Observer) -> Callable[[], None]:
+        """Call `observer` with each `Change` of this tensor's memory: before bytes go, and after they came or went.
 
-    def view(self, dtype: torch.dtype | None = None, shape: Sequence[int] | None = None) -> torch.Tensor:
-        """A torch tensor over the whole reservation, committed or not, for layouts made before memory is there.
+        `vmmcache.memory.changes` says in which order, in which thread, and what an observer's exception does: before,
+        it refuses the operation (LeaseError); after, it is logged.
 
-        Touching bytes that are not committed faults. Never hand it to a connector, and never copy or save it whole.
-
-        Parameters
-        ----------
-        dtype : torch.dtype, optional
-            uint8 by default.
-        shape : sequence of int, optional
-            As many elements as fit, in one dimension, by default.
-
-        Raises
-        ------
-        ConfigError
-            `dtype` or `shape` do not fit.
-        StateError
-            The tensor is closed.
-        DriverUnavailable
-            torch is missing or cannot make a tensor on the device.
+        Returns
+        -------
+        callable
+            Ends it. The tensor holds the observer until then.
         """
-        with self._region.gate.enter("view"):
-            return self._view(0, self.capacity, dtype, shape)
+        return self._observers.add(observer)
 
-    def segment_view(
-        self, i: int, dtype: torch.dtype | None = None, shape: Sequence[int] | None = None
-    ) -> torch.Tensor:
-        """A torch tensor whose storage is exactly the committed bytes of segment `i` (I6).
+    def _changing(
+        self, event: Event, revoke: bool = False, doomed: Callable[[], Sequence[Range]] = list
+    ) -> AbstractContextManager[None]:
+        going: Sequence[Range] = ()
+        if revoke or self._observers:
+            with self._region.gate.enter(event.value):
+                going = doomed()
+        return self._observers.around(
+            event,
+            going,
+            self._look,
+            # Outside the lock: an owner may have to wait for threads of its own that use this tensor.
+            (lambda: self._leases.revoke(going)) if revoke else _nothing,
+            self._region.gate.operation(event.value, self._memory.visible_bytes),
+        )
 
-        Parameters and errors are those of `view`; a shape that needs fewer bytes is a view into that storage.
-        """
-        index = self._memory.segments.index(i)
-        with self._region.gate.enter("view"):
-            return self._view(self.segment_offsets[index], self.committed[index], dtype, shape)
+    def _visible(self) -> Sequence[Range]:
+        return self._segments.between(None, self.committed)
 
-    def _view(self, start: int, nbytes: int, dtype: torch.dtype | None, shape: Sequence[int] | None) -> torch.Tensor:
-        self._check_open("view")
-        make_capsule = partial(self._lifetime.capsule, start, nbytes)
-        return as_tensor(make_capsule, self.base_address + start, nbytes, dtype, shape, self.driver.torch_device)
-
-    # Connectors -----------------------------------------------------------------------------------------------------
-
-    def registrable(self) -> tuple[RegistrableSegment, ...]:
-        """What a connector may register: one descriptor per allocation run of each committed segment, by address.
-
-        Growth appends to each segment's descriptors and leaves those before as they were.
-        """
-        with self._region.gate.enter("registrable"):
-            self._check_open("registrable")
-            return tuple(self._memory.registrable())
-
-    def check(self, segment: RegistrableSegment) -> None:
-        """See that a descriptor still describes this tensor's memory.
-
-        Raises
-        ------
-        StaleSegment
-            The tensor has given memory back since the descriptor was made, even if other memory is there now.
-        """
-        if not isinstance(segment, RegistrableSegment):
-            raise ConfigError("segment", segment, "must be a RegistrableSegment of this tensor")
-        with self._region.gate.enter("check"):
-            inside = (
-                self.base_address <= segment.base and segment.base + segment.nbytes <= self.base_address + self.capacity
-            )
-            if segment.generation != self.generation or self._region.state is not State.COMMITTED or not inside:
-                raise StaleSegment(
-                    f"{segment.nbytes} bytes at {segment.base:#x} were described in generation {segment.generation}; "
-                    f"{self!r} is in generation {self.generation}. Take registrable() again and register that",
-                    owners=tuple(lease.owner for lease in self._leases.on(segment.segment_index)),
-                )
-
-    def lease(
-        self, i: int, owner: str, on_revoke: Callable[[RegistrationLease], object] | None = None
-    ) -> RegistrationLease:
-        """Promise `owner` that what segment `i` has committed now stays as it is, until the lease is released.
-
-        Growth is allowed meanwhile, and so is everything that touches no granule of the leased bytes.
-
-        Parameters
-        ----------
-        i : int
-        owner : str
-            Named in every refusal.
-        on_revoke : callable, optional
-            Called with the lease by ``revoke=True``, before anything is touched. It must have let go of the memory
-            when it returns; an exception is a refusal. A lease without one can only be released by its owner.
-
-        Raises
-        ------
-        StateError
-            Segment `i` has nothing committed, or the tensor is asleep or closed.
-        """
-        index = self._memory.segments.index(i)
-        _check_owner(owner)
-        if on_revoke is not None and not callable(on_revoke):
-            raise ConfigError("on_revoke", on_revoke, "must be callable")
-        with self._region.gate.enter("lease"):
-            self._region.advance(Event.LEASE)
-            if not (nbytes := self.committed[index]):
-                raise StateError(
-                    f"segment {index} of {self!r} has nothing committed; commit before you lease",
-                    state=self.state,
-                    event=Event.LEASE.value,
-                )
-            start = self.segment_offsets[index]
-            lease = RegistrationLease(
-                self._leases,
-                owner=owner,
-                segment_index=index,
-                start=start,
-                address=self.base_address + start,
-                nbytes=nbytes,
-                generation=self.generation,
-                on_revoke=on_revoke,
-            )
-            self._leases.take(lease)
-            return lease
-
-    def _revoke_all(self, revoke: bool, event: str) -> None:
-        # Outside the lock: an owner may have to wait for threads of its own that use this tensor.
-        if revoke:
-            self.driver.check_process(event)
-            self._leases.revoke([(0, self.capacity)])
-
-    def _check_open(self, event: str) -> None:
-        if self._region.state is State.CLOSED:
-            raise StateError(f"{self!r} does not allow {event}(); make a new one", state=self.state, event=event)
+    def _look(self) -> Look:
+        return Look(self._region.state, self.committed, self._region.generation)
 
 
-def _check_owner(owner: object) -> None:
-    if not isinstance(owner, str) or not owner:
-        raise ConfigError("owner", owner, "must be a name that refusals can show")
+def _nothing() -> None:
+    """What is done before an operation that revokes no leases."""

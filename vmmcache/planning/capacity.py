@@ -53,7 +53,7 @@ def capacity_of(plan: Plan, length: int, upper: int = MAX_SIZE) -> Capacity:
     share = plan.resume_share
     admitted = []
     for group, need in enumerate(needs):
-        slots = plan.groups[group].slots
+        slots = plan.groups[group].slots - plan.reserved_slots
         if not plan.layout.groups[group].constant:
             slots = slots * share.numerator // share.denominator
         admitted.append(slots // need if need else MAX_SIZE)

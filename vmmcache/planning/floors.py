@@ -18,8 +18,8 @@ from vmmcache.planning.notices import PlanWarning
 __all__ = ["ResumeHeadroom", "resume_share", "structural_floors"]
 
 
-def structural_floors(layout: CacheLayout) -> list[int]:
-    """Slots per pool group without which no request at all can run.
+def structural_floors(layout: CacheLayout, reserved: int = 0) -> list[int]:
+    """Slots per pool group without which no request at all can run, beside `reserved` ones that no request gets.
 
     A window needs as many blocks as it can straddle, and its sinks; full attention as many as the widest window, since
     all life cycles see one sequence length; an SSM life cycle one state.
@@ -30,7 +30,7 @@ def structural_floors(layout: CacheLayout) -> list[int]:
         for cycle in layout.life_cycles
     ]
     widest = max(straddled)
-    floors = [0] * len(layout.groups)
+    floors = [reserved] * len(layout.groups)
     for cycle, blocks in zip(layout.life_cycles, straddled, strict=True):
         full = cycle.kind == "attention" and cycle.window is None
         floors[cycle.group] += widest if full else blocks
@@ -58,22 +58,24 @@ def resume_share(max_util_for_resume: object) -> Fraction:
 
 
 class ResumeHeadroom:
-    """Turns what a constraint needs into a floor: ``ceil(slots / share)``, after the group was summed.
+    """Turns what a constraint needs into a floor: ``ceil(slots / share) + reserved``, after the group was summed.
 
-    Groups of SSM states alone are left as they are: the resume gate does not count them, since a request takes one slot
-    and never asks for another.
+    Groups of SSM states alone are not scaled: the resume gate does not count them, since a request takes one slot and
+    never asks for another. Reserved slots are not in the gate's total either, so they come on top.
     """
 
-    __slots__ = ("_constant", "_over", "_under")
+    __slots__ = ("_constant", "_over", "_reserved", "_under")
 
-    def __init__(self, layout: CacheLayout, share: Fraction) -> None:
+    def __init__(self, layout: CacheLayout, share: Fraction, reserved: int = 0) -> None:
+        self._reserved = reserved
         self._over, self._under = share.denominator, share.numerator
         self._constant = [group.constant for group in layout.groups]
 
     def floors(self, slots: Sequence[int]) -> list[int]:
         """Floors per pool group of a constraint that needs `slots`."""
-        over, under = self._over, self._under
+        over, under, reserved = self._over, self._under, self._reserved
         # Integers throughout: ceil(21 / 0.7) is 31 in floating point and 30 in truth.
-        return [
+        floors = [
             need if constant else -(-need * over // under) for need, constant in zip(slots, self._constant, strict=True)
         ]
+        return [floor + reserved for floor in floors] if reserved else floors

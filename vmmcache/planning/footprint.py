@@ -7,13 +7,14 @@ times slot bytes is a number that no device has ever allocated.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd, lcm
 from typing import Final
 
 from vmmcache.planning.layout import Arrangement, CacheLayout, Part
 from vmmcache.planning.limits import MAX_SLOTS
-from vmmcache.units import GIB, MIB
+from vmmcache.units import GIB, MIB, align_down, align_up
 
-__all__ = ["Footprint", "default_granule"]
+__all__ = ["AlignedFootprint", "Footprint", "default_granule", "footprint_of"]
 
 LARGEST_DOUBLING: Final = 4
 
@@ -54,6 +55,17 @@ class Footprint:
             (sum(nbytes * count for nbytes, count in parts), sum(count for _, count in parts)) for parts in self._parts
         ]
 
+    def alignment(self, group: int) -> int:
+        """Smallest step of slots at which every segment of `group` ends on a granule.
+
+        That is ``granule / gcd(slot bytes, granule)`` of each segment, and the least common multiple of those.
+        """
+        return lcm(*(self.granule // gcd(nbytes, self.granule) for nbytes, _ in self._parts[group]))
+
+    def counted(self, slots: list[int]) -> list[int]:
+        """The numbers of slots that the groups really have where `slots` were asked for."""
+        return slots
+
     def granules(self, group: int, slots: int) -> int:
         """Granules that `slots` slots of `group` take."""
         granule = self.granule
@@ -86,3 +98,35 @@ class Footprint:
                 else:
                     high = middle - 1
         return min(high, MAX_SLOTS)
+
+
+class AlignedFootprint(Footprint):
+    """The same where only counts are had at which every segment ends on a granule: asking for one slot takes a step.
+
+    What is registered with a NIC begins and ends on a granule (I10). A group's step may be long: 1024 slots where they
+    have 18,432 bytes and granules 2 MiB.
+    """
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, layout: CacheLayout, granule: int, arrangement: Arrangement) -> None:
+        super().__init__(layout, granule, arrangement)
+        self._steps = [self.alignment(group) for group in range(len(self.segments))]
+
+    def counted(self, slots: list[int]) -> list[int]:
+        return list(map(align_up, slots, self._steps))
+
+    def granules(self, group: int, slots: int) -> int:
+        return super().granules(group, align_up(slots, self._steps[group]))
+
+    def total(self, slots: Sequence[int]) -> int:
+        return super().total(list(map(align_up, slots, self._steps)))
+
+    def most_slots(self, group: int, granules: int) -> int:
+        # The search counts granules by the method above, and what it finds may lie within a step that is paid for.
+        return align_down(super().most_slots(group, granules), self._steps[group])
+
+
+def footprint_of(layout: CacheLayout, granule: int, arrangement: Arrangement, aligned: bool) -> Footprint:
+    """The footprint for any count of slots, or for aligned ones."""
+    return (AlignedFootprint if aligned else Footprint)(layout, granule, arrangement)

@@ -28,6 +28,7 @@ def longest_request(
     max_util_for_resume: float = 0.97,
     scratch_rewind: int | None = None,
     arrangement: Arrangement = "block-major",
+    reserved_slots: int = 0,
 ) -> int:
     """Tokens of the longest request that runs while `batch` - 1 others have just begun.
 
@@ -42,7 +43,7 @@ def longest_request(
         Requests that run together.
     upper : int, optional
         Tokens beyond which the answer does not matter.
-    constraints, typical_step, pool_ratio, max_util_for_resume, scratch_rewind, arrangement
+    constraints, typical_step, pool_ratio, max_util_for_resume, scratch_rewind, arrangement, reserved_slots
         As for `plan`.
 
     Returns
@@ -67,6 +68,7 @@ def longest_request(
         max_util_for_resume=max_util_for_resume,
         scratch_rewind=scratch_rewind,
         arrangement=arrangement,
+        reserved_slots=reserved_slots,
         allow_growth=True,
     )
     return longest_in(pools, batch, upper)
@@ -76,7 +78,7 @@ def longest_in(pools: Plan, batch: int = 1, upper: int = MAX_SIZE) -> int:
     """`longest_request` for pools that are planned already."""
     demand = Demand(pools.layout, pools.scratch_rewind)
     others = demand.by_group(demand.private([(1, 1, batch - 1)], 0))
-    free = [group.slots - taken for group, taken in zip(pools.groups, others, strict=True)]
+    free = [group.slots - pools.reserved_slots - taken for group, taken in zip(pools.groups, others, strict=True)]
     if min(free) < 0:
         return 0
     t = pools.layout.tokens_per_block

@@ -13,10 +13,10 @@ from vmmcache.errors import ConfigError, PlanError
 from vmmcache.planning.demand import Demand
 from vmmcache.planning.fit import LevelSearch, Workload
 from vmmcache.planning.floors import ResumeHeadroom, resume_share, structural_floors
-from vmmcache.planning.footprint import Footprint
+from vmmcache.planning.footprint import footprint_of
 from vmmcache.planning.layers import items_of
 from vmmcache.planning.layout import Arrangement, CacheLayout, as_arrangement
-from vmmcache.planning.limits import as_size
+from vmmcache.planning.limits import MAX_SLOTS, as_size
 from vmmcache.planning.notices import PlanWarning, Reduction
 from vmmcache.planning.problem import AS_ASKED, Floors, Problem
 from vmmcache.planning.result import GroupPlan, Plan, Weights, over_quota, with_slots
@@ -44,6 +44,8 @@ def plan(
     sustained: bool = False,
     token_exact: bool = False,
     allow_growth: bool = False,
+    reserved_slots: int = 0,
+    aligned: bool = False,
 ) -> Plan:
     """Plan the pools of a cache.
 
@@ -77,6 +79,11 @@ def plan(
         Fit to the token, not to the block.
     allow_growth : bool, default False
         Exceed the quota where the floors do, instead of refusing; not together with FIT_TO_QUOTA.
+    reserved_slots : int, default 0
+        Slots of every pool group that no request gets, for example 1 where slot 0 is a null block (S13). They are in
+        floors and in slots, on top of what requests need and resuming takes, and not in ``demand``.
+    aligned : bool, default False
+        Only counts at which every segment starts and ends on a granule, as what is registered with a NIC must (I10).
 
     Returns
     -------
@@ -104,20 +111,21 @@ def plan(
     granule = as_size("granule", granule, minimum=1)
     if scratch_rewind is not None:
         scratch_rewind = as_size("scratch_rewind", scratch_rewind, unit="tokens")
+    reserved = as_size("reserved_slots", reserved_slots, maximum=MAX_SLOTS, unit="slots")
     batches = () if constraints is None else items_of("constraints", constraints, Batch, "Batch")
     share = resume_share(max_util_for_resume)
     demand = Demand(layout, scratch_rewind, sustained)
     problem = Problem(
         layout,
-        Footprint(layout, granule, as_arrangement(arrangement)),
-        ResumeHeadroom(layout, share),
-        structural_floors(layout),
+        footprint_of(layout, granule, as_arrangement(arrangement), bool(aligned)),
+        ResumeHeadroom(layout, share, reserved),
+        structural_floors(layout, reserved),
         batches,
         [Workload(demand, batch) for batch in batches],
     )
     if problem.shrinks and allow_growth:
         raise ConfigError("allow_growth", True, "growth exceeds the quota, FIT_TO_QUOTA keeps within it: choose one")
-    weights = _weights(problem, scratch_rewind, typical_step, pool_ratio)
+    weights = _weights(problem, scratch_rewind, reserved, typical_step, pool_ratio)
 
     level = AS_ASKED
     if problem.shrinks and quota is not None:
@@ -152,12 +160,18 @@ def plan(
         weights=weights,
         resume_share=share,
         scratch_rewind=scratch_rewind,
+        reserved_slots=reserved,
+        aligned=bool(aligned),
     )
     return with_slots(draft, problem.footprint, quota, weights, grow=allow_growth)
 
 
 def _weights(
-    problem: Problem, scratch_rewind: int | None, typical_step: Batch | None, pool_ratio: Sequence[float] | None
+    problem: Problem,
+    scratch_rewind: int | None,
+    reserved: int,
+    typical_step: Batch | None,
+    pool_ratio: Sequence[float] | None,
 ) -> Weights | None:
     """Weights of the split, or None where the floors decide."""
     if typical_step is not None and not isinstance(typical_step, Batch):
@@ -168,7 +182,7 @@ def _weights(
         return None
     # At the moment described, also where constraints are sustained: a typical load is at every phase of its windows.
     slots = Demand(problem.layout, scratch_rewind).of(FALLBACK_STEP if typical_step is None else typical_step)
-    return Weights(tuple(slot_weights(problem.footprint, slots)), explicit=False)
+    return Weights(tuple(slot_weights(problem.footprint, slots, reserved)), explicit=False)
 
 
 def _groups(problem: Problem, floors: Floors) -> tuple[GroupPlan, ...]:
@@ -207,7 +221,7 @@ def _does_not_fit(problem: Problem, search: LevelSearch, quota: int) -> PlanErro
     alone = problem.footprint.total(fixed.slots) > quota // granule
     needed = (search.least or 0) * granule
     groups = _groups(problem, floors)
-    return over_quota(groups, granule, quota, needed=needed, cause="fixed" if alone else "lower_bound")
+    return over_quota(groups, problem.footprint, quota, needed=needed, cause="fixed" if alone else "lower_bound")
 
 
 def _told(reduction: Reduction, quota: int, usable: int) -> str:

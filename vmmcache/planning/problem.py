@@ -112,9 +112,12 @@ class Problem(NamedTuple):
         PlanError
             A floor is above 2^31 - 1.
         """
-        group = floors.slots.index(max(floors.slots))
-        if floors.slots[group] > MAX_SLOTS:
+        slots = self.footprint.counted(floors.slots)
+        group = slots.index(max(slots))
+        if slots[group] > MAX_SLOTS:
+            place = floors.set_by[group]
+            who = "the layout itself" if place is None else f"constraints[{place}]"
             raise PlanError(
-                f"constraints[{floors.set_by[group]}] needs {floors.slots[group]} slots of pool group {group}, and slot"
+                f"{who} needs {slots[group]} slots of pool group {group}, and slot"
                 f" numbers end at {MAX_SLOTS}; use larger blocks, or shorter or fewer requests"
             )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from vmmcache.errors import ConfigError, QuotaError
 from vmmcache.planning.demand import Demand
-from vmmcache.planning.footprint import Footprint
+from vmmcache.planning.footprint import Footprint, footprint_of
 from vmmcache.planning.layout import Arrangement, CacheLayout, LifeCycle, Part
 from vmmcache.planning.limits import as_size
 from vmmcache.planning.notices import Binding, Reduction
@@ -70,6 +70,14 @@ class Plan(NamedTuple):
     resume_share: Fraction
     """What constraints were divided by; the gate that resumes requests must not be stricter. 1: no gate."""
     scratch_rewind: int | None
+    reserved_slots: int = 0
+    """Slots of every group, among its `slots` and its floor, that no request gets."""
+    aligned: bool = False
+    """Whether every segment ends on a granule; floors are what is needed, and slots at least those, rounded up."""
+
+    def alignment(self, group: int) -> int:
+        """Smallest step of slots at which every segment of a pool group ends on a granule."""
+        return Footprint(self.layout, self.granule, self.arrangement).alignment(group)
 
     def adjusted(
         self,
@@ -99,7 +107,7 @@ class Plan(NamedTuple):
             An argument is wrong.
         """
         quota = self.quota if quota is None else as_size("quota", quota, minimum=1)
-        footprint = Footprint(self.layout, self.granule, self.arrangement)
+        footprint = footprint_of(self.layout, self.granule, self.arrangement, self.aligned)
         weights = self.weights
         if pool_ratio is not None:
             weights = Weights(tuple(ratio_weights(self.layout, pool_ratio)), explicit=True)
@@ -107,7 +115,7 @@ class Plan(NamedTuple):
             if not isinstance(typical_step, Batch):
                 raise ConfigError("typical_step", typical_step, "must be a Batch")
             slots = Demand(self.layout, self.scratch_rewind).of(typical_step)
-            weights = Weights(tuple(slot_weights(footprint, slots)), explicit=False)
+            weights = Weights(tuple(slot_weights(footprint, slots, self.reserved_slots)), explicit=False)
         return with_slots(self, footprint, quota, weights)
 
 
@@ -118,9 +126,10 @@ def with_slots(plan: Plan, footprint: Footprint, quota: int | None, weights: Wei
     if quota is not None:
         usable = align_down(quota, plan.granule)
         if plan.min_nbytes > usable and not grow:
-            raise over_quota(plan.groups, plan.granule, quota, needed=plan.min_nbytes, cause="fixed")
+            raise over_quota(plan.groups, footprint, quota, needed=plan.min_nbytes, cause="fixed")
         budget = max(usable, plan.min_nbytes) // plan.granule
         slots = split(plan.layout, footprint, budget, floors, weights.groups, weights.explicit)
+    slots = footprint.counted(slots)
     groups = tuple(
         group._replace(slots=number, nbytes=footprint.granules(index, number) * plan.granule)
         for index, (group, number) in enumerate(zip(plan.groups, slots, strict=True))
@@ -129,13 +138,11 @@ def with_slots(plan: Plan, footprint: Footprint, quota: int | None, weights: Wei
     return plan._replace(quota=quota, usable=usable, groups=groups, nbytes=nbytes, weights=weights)
 
 
-def over_quota(groups: Sequence[GroupPlan], granule: int, quota: int, *, needed: int, cause: str) -> QuotaError:
-    """The refusal of a quota that is below what is needed; `groups` at their floors, to say which takes most."""
+def over_quota(groups: Sequence[GroupPlan], footprint: Footprint, quota: int, *, needed: int, cause: str) -> QuotaError:
+    """The refusal of a quota that is below what is needed, which says whose floor takes most."""
+    granule = footprint.granule
     usable = align_down(quota, granule)
-    floors = [
-        sum(-(-group.min_slots * size // granule) * count for pool in group.segments for size, count in pool)
-        for group in groups
-    ]
+    floors = [footprint.granules(index, group.min_slots) for index, group in enumerate(groups)]
     largest = floors.index(max(floors))
     set_by = groups[largest].set_by
     return QuotaError(
@@ -148,6 +155,8 @@ def over_quota(groups: Sequence[GroupPlan], granule: int, quota: int, *, needed:
         usable=usable,
         configured=quota,
         cause=cause,
+        group=largest,
+        constraint=set_by,
     )
 
 

@@ -50,9 +50,9 @@ def ratio_weights(layout: CacheLayout, pool_ratio: Sequence[object]) -> list[int
     return weights
 
 
-def slot_weights(footprint: Footprint, slots: Sequence[int]) -> list[int]:
-    """Weights per pool group from a load that takes `slots`: granules, at least those of one slot."""
-    return [footprint.granules(group, max(1, need)) for group, need in enumerate(slots)]
+def slot_weights(footprint: Footprint, slots: Sequence[int], reserved: int = 0) -> list[int]:
+    """Weights per pool group from a load that takes `slots` beside reserved ones: granules, at least of one slot."""
+    return [footprint.granules(group, max(1, need + reserved)) for group, need in enumerate(slots)]
 
 
 def split(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, cast
+from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 import pluggy
 
@@ -24,18 +24,21 @@ from vmmcache.spec import DriverSpec
 
 __all__ = [
     "BrokenDriver",
+    "Door",
     "FoundDriver",
     "drivers",
     "find_driver",
     "load_driver",
     "open_driver",
     "split_device",
+    "take_in",
     "warmup_records",
 ]
 
 DISABLE: Final = "VMMCACHE_DISABLE_DRIVERS"
 OURS: Final = "vmmcache"
 _DISABLED: Final = f"disabled by {DISABLE}"
+CURE: Final = "Repair, update or remove the plug-in; `vmmcache probe` lists every one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class BrokenDriver:
     origin: str
     error: str
     """Why, for people."""
-    cure: str = "Repair, update or remove the plug-in; `vmmcache probe` lists every one"
+    cure: str = CURE
     """What an operator can do about it."""
 
 
@@ -67,31 +70,56 @@ def drivers() -> dict[str, FoundDriver | BrokenDriver]:
     Ours come first and cannot be displaced. The key is the driver's name; what is broken stands under the name of its
     entry point, with its origin added where that name is taken.
     """
-    return _take_in(entry_points(group=hookspecs.GROUP))
+    return take_in(entry_points(group=hookspecs.GROUP), _DRIVERS)
 
 
 def load_driver(key: str) -> FoundDriver | BrokenDriver:
     """One of `drivers`, by its key, without loading more plug-ins than it takes: mostly one of the same name has it."""
-    known = _take_in(entry_points(group=hookspecs.GROUP, name=key))
+    known = take_in(entry_points(group=hookspecs.GROUP, name=key), _DRIVERS)
     record = known.get(key)
     return record if isinstance(record, FoundDriver) else drivers()[key]
 
 
-def _take_in(entries: Iterable[EntryPoint]) -> dict[str, FoundDriver | BrokenDriver]:
-    disabled = {name.strip() for name in os.environ.get(DISABLE, "").split(",")} - {""}
-    result: dict[str, FoundDriver | BrokenDriver] = {}
+Spec = TypeVar("Spec")
+Found = TypeVar("Found")
+Broken = TypeVar("Broken")
+
+
+class Door(NamedTuple, Generic[Spec, Found, Broken]):
+    """One hook, what comes through it, and what it is made into."""
+
+    hook: str
+    kind: type[Spec]
+    """The class of its records, each of which has a ``name``."""
+    found: Callable[[str, str, Spec], Found]
+    """Of name, origin and record."""
+    broken: Callable[[str, str, str, str], Broken]
+    """Of name, origin, reason and cure."""
+    disable: str
+    """The variable that lists names to leave out."""
+
+
+_DRIVERS: Final = Door("vmmcache_drivers", DriverSpec, FoundDriver, BrokenDriver, DISABLE)
+
+
+def take_in(entries: Iterable[EntryPoint], door: Door[Spec, Found, Broken]) -> dict[str, Found | Broken]:
+    """What comes through a door, ours first; under its name, or with its origin added where that is taken."""
+    disabled = {name.strip() for name in os.environ.get(door.disable, "").split(",")} - {""}
+    result: dict[str, Found | Broken] = {}
+    origins: dict[str, str] = {}
     for entry in sorted(entries, key=_ours_first):
         origin = _origin(entry)
-        for name, outcome in _load(entry):
-            record: FoundDriver | BrokenDriver
+        for name, outcome in _load(entry, door):
+            record: Found | Broken
             if name in disabled:
-                record = BrokenDriver(name, origin, _DISABLED, f"Take it out of {DISABLE}")
+                record = door.broken(name, origin, f"disabled by {door.disable}", f"Take it out of {door.disable}")
             elif isinstance(outcome, str):
-                record = BrokenDriver(name, origin, outcome)
-            elif (taken := result.get(name)) is not None:
-                record = BrokenDriver(name, origin, f"the name {name!r} is taken by {taken.origin}")
+                record = door.broken(name, origin, outcome, CURE)
+            elif (taken := origins.get(name)) is not None:
+                record = door.broken(name, origin, f"the name {name!r} is taken by {taken}", CURE)
             else:
-                record = FoundDriver(name, origin, outcome)
+                record = door.found(name, origin, outcome)
+            origins.setdefault(name, origin)
             result[_free_key(result, name, origin)] = record
     return result
 
@@ -166,15 +194,15 @@ def find_driver(name: str) -> FoundDriver:
     )
 
 
-def _load(entry: EntryPoint) -> Iterable[tuple[str, DriverSpec | str]]:
-    specs = _records(entry, "vmmcache_drivers")
-    if isinstance(specs, str):
-        return [(entry.name, specs)]
+def _load(entry: EntryPoint, door: Door[Spec, Found, Broken]) -> Iterable[tuple[str, Spec | str]]:
+    records = _records(entry, door.hook)
+    if isinstance(records, str):
+        return [(entry.name, records)]
     return [
-        (spec.name, spec)
-        if isinstance(spec, DriverSpec)
-        else (entry.name, f"yielded {type(spec).__name__}, not a DriverSpec")
-        for spec in specs
+        (cast("str", getattr(record, "name", entry.name)), record)
+        if isinstance(record, door.kind)
+        else (entry.name, f"yielded {type(record).__name__}, not a {door.kind.__name__}")
+        for record in records
     ]
 
 
@@ -211,7 +239,7 @@ def _origin(entry: EntryPoint) -> str:
     return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
-def _free_key(taken: dict[str, FoundDriver | BrokenDriver], name: str, origin: str) -> str:
+def _free_key(taken: Mapping[str, object], name: str, origin: str) -> str:
     key, number = name, 2
     while key in taken:
         key = f"{name} ({origin})" if number == 2 else f"{name} ({origin}, {number})"

@@ -1,4 +1,7 @@
-"""The process in which one driver is probed: ``python -m vmmcache.probing.child NAME``. Prints one JSON object."""
+"""The process in which one driver, or connector, is probed. Prints one JSON object.
+
+``python -m vmmcache.probing.child NAME driver``, or ``connector``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from vmmcache.plugins.host import FoundDriver, load_driver
 from vmmcache.probing.steps import device_report
 from vmmcache.spec import Step
 
-__all__ = ["main"]
+__all__ = ["connector", "main"]
 
 
 def main(name: str) -> dict[str, Any]:
@@ -30,6 +33,22 @@ def main(name: str) -> dict[str, Any]:
     }
 
 
+def connector(name: str) -> dict[str, Any]:
+    """Ask one connector why it cannot be opened here."""
+    from vmmcache.plugins.connectors import FoundConnector, connectors  # here: a driver's child has no time to lose
+
+    found = connectors()[name]
+    if not isinstance(found, FoundConnector):
+        raise SystemExit(f"{name} is broken: {found.error}")
+    match found.spec.reason():
+        case None:
+            return {"reason": None, "cure": None}
+        case str(reason), str(cure):
+            return {"reason": reason, "cure": cure}
+        case other:
+            raise SystemExit(f"reason() gave {other!r}, and not a reason and a cure, or None")
+
+
 def _step_as_dict(value: object) -> dict[str, Any]:
     if not isinstance(value, Step):
         raise TypeError(f"{value!r} in a probe's report")
@@ -41,4 +60,5 @@ if __name__ == "__main__":
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with answer:
-        json.dump(main(sys.argv[1]), answer, default=_step_as_dict)
+        ask = connector if sys.argv[2:] == ["connector"] else main
+        json.dump(ask(sys.argv[1]), answer, default=_step_as_dict)

@@ -1,4 +1,4 @@
-"""A child process that probes one driver, and what becomes of it."""
+"""A child process that probes one driver or connector, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["ProbeProcess"]
 class ProbeProcess:
     """Starts at once. Its answer comes by a file: a pipe would stay open as long as a daemon that the library left."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, kind: str = "driver") -> None:
         self._key = key
         self._answer = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by finish()
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by finish()
         # -P and our own search path: the child sees the plug-ins that we see, and the folder it stands in is none.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "vmmcache.probing.child", key],
+            [sys.executable, "-P", "-m", "vmmcache.probing.child", key, kind],
             stdin=subprocess.DEVNULL,
             stdout=self._answer,
             stderr=self._messages,

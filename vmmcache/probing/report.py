@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from vmmcache.errors import ConfigError, DriverUnavailable
 from vmmcache.plugins.host import BrokenDriver, FoundDriver, drivers, find_driver, split_device
+from vmmcache.probing.connectors import ConnectorProbe
 from vmmcache.probing.process import ProbeProcess
 from vmmcache.spec import ProbeReport, Step
 
@@ -44,7 +45,7 @@ def probe(device: str) -> ProbeReport:
         record = find_driver(name)
     except DriverUnavailable as error:
         return _answer(device, name, reason=error.reason, cure=error.cure)
-    (entry,) = _ask({name: record})
+    (entry,) = _ask({name: record}, _timeout())
     found = next((one for one in entry["devices"] if one["index"] == index), None)
     steps = tuple(Step(**step) for step in (*entry["steps"], *(found["steps"] if found else ())))
     if found is not None:
@@ -62,7 +63,7 @@ def vmm_unavailable_reason(device: str) -> str | None:
 
 def best_device() -> Choice:
     """The first accelerator that works, else the host, with the reason for the choice."""
-    report = probe_all()
+    report = probe_all(connectors=False)
     if report["selected"] is None:
         raise DriverUnavailable("no driver works here", cure="`vmmcache probe` says why", driver="any", call="probe")
     if report["accelerator"]:
@@ -71,8 +72,10 @@ def best_device() -> Choice:
     return Choice(report["selected"], f"no accelerator can be used ({reasons or 'no driver for one is installed'})")
 
 
-def probe_all(only: str | None = None) -> dict[str, Any]:
+def probe_all(only: str | None = None, *, connectors: bool = True) -> dict[str, Any]:
     """Probe every driver, or the one called `only`, each in a child process, all at once.
+
+    Connectors are asked too, where `connectors` says so and no driver is named.
 
     Returns
     -------
@@ -80,7 +83,9 @@ def probe_all(only: str | None = None) -> dict[str, Any]:
         The object that ``vmmcache probe --json`` prints.
     """
     known = {key: record for key, record in drivers().items() if only is None or record.name == only}
-    entries = _ask(known)
+    timeout_s = _timeout()
+    others = ConnectorProbe(known.values()) if connectors and only is None else None
+    entries = _ask(known, timeout_s)
     accelerators = {
         record.name for record in known.values() if isinstance(record, FoundDriver) and record.spec.accelerator
     }
@@ -91,12 +96,17 @@ def probe_all(only: str | None = None) -> dict[str, Any]:
         if device["vmm"]
     )
     selected = usable[0] if usable else (True, 0, None)
-    return {"schema": SCHEMA, "drivers": entries, "selected": selected[2], "accelerator": not selected[0]}
+    return {
+        "schema": SCHEMA,
+        "drivers": entries,
+        "connectors": others.finish(timeout_s, TIMEOUT) if others is not None else [],
+        "selected": selected[2],
+        "accelerator": not selected[0],
+    }
 
 
-def _ask(known: Mapping[str, FoundDriver | BrokenDriver]) -> list[dict[str, Any]]:
+def _ask(known: Mapping[str, FoundDriver | BrokenDriver], timeout_s: float) -> list[dict[str, Any]]:
     """Entries of the report, one for each driver, in their order."""
-    timeout_s = _timeout()
     children = {key: ProbeProcess(key) for key, record in known.items() if isinstance(record, FoundDriver)}
     deadline = time.monotonic() + timeout_s
     return [

@@ -212,6 +212,10 @@ class RecordingDriver(WrappingDriver):
         self._call("grant", (address, nbytes), lambda: self.inner._grant(address, nbytes))
         self.order.did_grant(address, nbytes)
 
+    def _grant_reading(self, address: int, nbytes: int) -> None:
+        self._call("grant", (address, nbytes), lambda: self.inner._grant_reading(address, nbytes))
+        self.order.did_grant(address, nbytes)
+
     def _unmap(self, address: int, nbytes: int) -> None:
         self._call("unmap", (address, nbytes), lambda: self.inner._unmap(address, nbytes))
         self.order.did_unmap(address, nbytes)

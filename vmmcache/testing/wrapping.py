@@ -86,6 +86,9 @@ class WrappingDriver(VmmDriver):
     def _grant(self, address: int, nbytes: int) -> None:
         self.inner._grant(address, nbytes)
 
+    def _grant_reading(self, address: int, nbytes: int) -> None:
+        self.inner._grant_reading(address, nbytes)
+
     def _unmap(self, address: int, nbytes: int) -> None:
         self.inner._unmap(address, nbytes)
 

@@ -15,6 +15,6 @@ ledger, and the next operation tries it first. So nothing is lost from sight: `R
 `Region.allocations` count what is owed, and `Region.close` can be called until it succeeds.
 """
 
-from vmmcache.memory.region._region import Guard, Region
+from vmmcache.memory.region._region import Guard, Offer, Region
 
-__all__ = ["Guard", "Region"]
+__all__ = ["Guard", "Offer", "Region"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from vmmcache.driver import Allocation, Mapping, Reservation, VmmDriver
+from vmmcache.driver import Allocation, Mapping, Reservation
 from vmmcache.errors import DriverError
+from vmmcache.memory.region._verbs import Verbs
 
 __all__ = ["Debt", "Ledger"]
 
@@ -27,7 +28,7 @@ class Debt:
 class Ledger:
     """Debts, oldest first. Empty between operations, unless the driver refused to take something back."""
 
-    def __init__(self, driver: VmmDriver) -> None:
+    def __init__(self, driver: Verbs) -> None:
         self._driver = driver
         self.debts: list[Debt] = []
 

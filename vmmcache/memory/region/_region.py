@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from vmmcache.driver import Allocation, Mapping, Reservation, VmmDriver
+from vmmcache.driver import Allocation, HandleType, Mapping, Reservation, VmmDriver
 from vmmcache.errors import DriverError
 from vmmcache.memory.ranges import Range, subtract
 from vmmcache.memory.region._gate import Gate
 from vmmcache.memory.region._ledger import Debt, Ledger
-from vmmcache.memory.region._steps import Steps
+from vmmcache.memory.region._steps import Offer, Steps
 from vmmcache.memory.region._table import MappingTable, extent, parts
+from vmmcache.memory.region._verbs import Verbs
 from vmmcache.memory.states import Event, State, next_state
 from vmmcache.memory.undo import UndoStack
+from vmmcache.metrics import Meter
 from vmmcache.units import align_up
 
-__all__ = ["Guard", "Region"]
+__all__ = ["Guard", "Offer", "Region"]
 
 Guard = Callable[[Sequence[Range]], None]
 """Called with the byte ranges that an operation would unmap, before it touches anything; raises to veto it."""
@@ -43,18 +45,19 @@ class Region:
     def __init__(self, driver: VmmDriver, nbytes: int, *, guard: Guard, chunk: int | None = None) -> None:
         self.driver: Final = driver
         self.granule: Final = driver.granule
-        self.gate: Final = Gate(driver)
+        self.meter: Final = Meter(driver.device, driver.fds_per_allocation)
+        self._verbs: Final = Verbs(driver, self.meter)
+        self.gate: Final = Gate(driver, self._verbs, self.meter)
         self.state = State.RESERVED
-        self.generation = 0
-        """Raised whenever memory that was visible goes away (C4)."""
         self._guard = guard
         self._chunk = self.granule if driver.uniform_chunks else chunk
         self._table = MappingTable()
-        self._ledger = Ledger(driver)
+        self._ledger = Ledger(self._verbs)
         self._shape: tuple[Range, ...] = ()
         self._unmapped = False
         """Whether memory was unmapped since the addresses were reserved."""
-        self._reservation = driver.reserve(align_up(nbytes, self.granule))
+        self._reservation = self._verbs.reserve(align_up(nbytes, self.granule))
+        self.meter.opened()
 
     def __repr__(self) -> str:
         return f"<Region of {self.nbytes} bytes at {self.base:#x} on {self.driver.device}, {self.state.value}>"
@@ -63,6 +66,15 @@ class Region:
     def base(self) -> int:
         """Address of the first byte; the same from construction to close (I1)."""
         return self._reservation.address
+
+    @property
+    def generation(self) -> int:
+        """Raised whenever memory that was visible goes away (C4)."""
+        return self.meter.generation
+
+    @generation.setter
+    def generation(self, number: int) -> None:
+        self.meter.generation = number
 
     @property
     def nbytes(self) -> int:
@@ -123,8 +135,21 @@ class Region:
         if fresh:
             self.gate.busy()
             for start, stop in fresh:
-                self.driver.zero(self.base + start, stop - start)
+                self._verbs.zero(self.base + start, stop - start)
             self.gate.wait()
+
+    def adopt(self, offers: Sequence[Offer], *, writable: bool = True) -> None:
+        """Map memory that another process made, each allocation at its place, with its contents. All or nothing (I4).
+
+        Also after `sleep`: what is adopted then is what there is.
+        """
+        after = self.advance(Event.WAKE if self.state is State.ASLEEP else Event.COMMIT)
+        self._settle()
+        with self._steps() as steps:
+            for offer in offers:
+                steps.adopt(offer, writable=writable)
+        self._shape = ()
+        self.state = after
 
     # Giving back ----------------------------------------------------------------------------------------------------
 
@@ -167,6 +192,7 @@ class Region:
         self._check(doomed)
         if self.state is not State.CLOSED:
             self._ledger.enter([Debt(reservation=self._reservation)])
+            self.meter.closed()
         self.state = after
         self._condemn(doomed)
         self._settle()
@@ -177,9 +203,23 @@ class Region:
         """Mappings that share a byte with any of `runs`, by address."""
         return self._table.touched_by(runs)
 
+    def along(self, runs: Iterable[Range]) -> Iterator[tuple[Range, Mapping]]:
+        """Each of `runs` (ascending, disjoint) with each mapping that shares a byte with it, by address."""
+        return self._table.along(runs)
+
     def backed(self, start: int, stop: int) -> int:
         """Where the first hole at or after `start` is, at most `stop`."""
         return next((hole[0] for hole in self._table.holes(start, stop)), stop)
+
+    def loose(self, spans: Sequence[Range]) -> list[tuple[Range, Range]]:
+        """Allocations that are larger than `spans` need: where each lies, and what of it they need, first to last."""
+        found = []
+        for mapping in self._table:
+            if needed := list(parts(mapping, spans)):
+                run = (needed[0][0], needed[-1][1])
+                if run != extent(mapping):
+                    found.append((extent(mapping), run))
+        return found
 
     def check_leases(self, runs: Iterable[Range]) -> None:
         """LeaseError where exchanging `runs` would unmap what is leased (I9)."""
@@ -233,17 +273,40 @@ class Region:
         self._ledger.enter(Debt(allocation=mapping.allocation) for mapping in old)
         self._ledger.enter([Debt(reservation=scratch)])
 
+    def export(self, offset: int, kind: HandleType) -> int | bytes:
+        """A handle, the caller's to close, of the allocation that backs the byte at `offset`."""
+        (mapping,) = self._table.between(offset, offset + 1)
+        return self._verbs.export_handle(mapping.allocation, kind)
+
+    def export_dmabuf(self, start: int, stop: int) -> int:
+        """A dma-buf descriptor of a backed range, the caller's to close."""
+        return self._verbs.export_dmabuf(self.base + start, stop - start)
+
     def read(self, ranges: Sequence[Range]) -> list[bytearray]:
         """Copy backed ranges to the host, after the device has finished what was asked of it."""
         self.gate.wait()
-        return [self.driver.read(self.base + start, stop - start) for start, stop in ranges]
+        return [self._verbs.read(self.base + start, stop - start) for start, stop in ranges]
+
+    def write(self, ranges: Sequence[Range], contents: Sequence[bytes | bytearray]) -> None:
+        """Copy host bytes to backed ranges, in their order, after the device has finished what was asked of it."""
+        self.gate.wait()
+        for (start, _), data in zip(ranges, contents, strict=True):
+            self._verbs.write(self.base + start, data)
+
+    def copy(self, pairs: Sequence[tuple[Range, Range]]) -> None:
+        """Copy backed ranges, ``(target, source)``, one after the other, after all that the device was asked before."""
+        self.gate.wait()
+        self.gate.busy()
+        for (target, _), (start, stop) in pairs:
+            self._verbs.copy(self.base + target, self.base + start, stop - start)
+        self.gate.wait()
 
     # ----------------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _steps(self) -> Iterator[Steps]:
         with UndoStack() as undo:
-            yield Steps(undo, self.driver, self._reservation, self._table, self._settle_quietly)
+            yield Steps(undo, self._verbs, self._reservation, self._table, self._settle_quietly)
             undo.commit()
 
     def _grow(
@@ -259,7 +322,7 @@ class Region:
                 steps.fill(pieces)
             if contents is not None:
                 for (start, _), data in zip(fresh, contents, strict=True):
-                    self.driver.write(self.base + start, data)
+                    self._verbs.write(self.base + start, data)
                 return
             if self.driver.fresh_is_zero:
                 new = sorted(extent(debt.mapping) for debt in steps.made if debt.mapping is not None)
@@ -269,9 +332,9 @@ class Region:
     def _readdress(self) -> None:
         """Let go of the addresses for a moment, because the device keeps the memory as long as they are reserved."""
         before = self._reservation
-        self.driver.free(before)
+        self._verbs.free(before)
         try:
-            again = self.driver.reserve(before.nbytes, at=before.address)
+            again = self._verbs.reserve(before.nbytes, at=before.address)
         except DriverError as error:
             raise self._lost(before, "not again") from error
         if again != before:
@@ -282,6 +345,7 @@ class Region:
     def _lost(self, before: Reservation, instead: str) -> DriverError:
         # Views and graphs point to what is somebody else's now. There is no going on.
         self.state = State.CLOSED
+        self.meter.closed()
         return DriverError(
             f"{self.driver.name}: {before.nbytes} bytes at {before.address:#x} had to be freed to get memory back, and "
             f"could be reserved {instead}: every pointer into them is lost",

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
-from vmmcache.driver import Mapping, Reservation, VmmDriver
+from vmmcache.driver import HandleType, Mapping, Reservation
 from vmmcache.errors import DriverError, OutOfDeviceMemory
 from vmmcache.memory.ranges import Range, inside
 from vmmcache.memory.region._ledger import Debt
 from vmmcache.memory.region._table import MappingTable, extent
+from vmmcache.memory.region._verbs import Verbs
 from vmmcache.memory.undo import UndoStack
 
-__all__ = ["Steps"]
+__all__ = ["Offer", "Steps"]
 
 _Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
+
+
+class Offer(NamedTuple):
+    """An allocation of another process, and where it is wanted."""
+
+    offset: int
+    nbytes: int
+    shared: int | bytes
+    """The handle; stays its owner's to close."""
+    kind: HandleType
 
 
 class Steps:
@@ -28,7 +39,7 @@ class Steps:
     def __init__(
         self,
         undo: UndoStack,
-        driver: VmmDriver,
+        driver: Verbs,
         reservation: Reservation,
         table: MappingTable,
         give_back: Callable[[Iterable[Debt], BaseException], None],
@@ -51,6 +62,14 @@ class Steps:
         self._driver.grant(run)
         for mapping in run:
             self._table.insert(mapping)
+
+    def adopt(self, offer: Offer, *, writable: bool) -> None:
+        """Map memory of another process at its place."""
+        debt = Debt(allocation=self._driver.import_handle(offer.shared, offer.kind, offer.nbytes))
+        self.made.append(debt)
+        mapping = self.place(debt, self._reservation, offer.offset)
+        self._driver.grant([mapping], writable=writable)
+        self._table.insert(mapping)
 
     def reserve(self, nbytes: int) -> Reservation:
         """Scratch addresses."""

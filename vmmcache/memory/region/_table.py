@@ -66,6 +66,19 @@ class MappingTable:
         found = {mapping.offset: mapping for run in runs for mapping in self.between(*run)}
         return list(found.values())
 
+    def along(self, runs: Iterable[Range]) -> Iterator[tuple[Range, Mapping]]:
+        """Each of `runs` (ascending, disjoint) with each mapping that shares a byte with it, in one pass."""
+        mappings, place = self._mappings, 0
+        for run in runs:
+            start, stop = run
+            while place < len(mappings) and extent(mappings[place])[1] <= start:
+                place += 1
+            for at in range(place, len(mappings)):
+                if mappings[at].offset >= stop:
+                    break
+                place = at  # the last of a run may be the first of the next
+                yield run, mappings[at]
+
     def holes(self, start: int, stop: int) -> Iterator[Range]:
         """Maximal ranges of [start, stop) that no mapping backs, as the table was when the first was asked for."""
         for mapping in self.between(start, stop):

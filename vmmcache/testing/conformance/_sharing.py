@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from vmmcache.driver import Allocation, HandleType
-from vmmcache.errors import DriverUnavailable, VmmCacheError
+from vmmcache.errors import DriverError, DriverUnavailable, VmmCacheError
 from vmmcache.testing.conformance._suite import Suite
 from vmmcache.testing.conformance._workbench import Workbench
 
@@ -79,6 +80,32 @@ class Sharing(Suite):
                 bench.memory_of(bench.driver.import_handle(descriptor, "posix_fd", 4 * bench.granule))
         finally:
             os.close(descriptor)
+
+    def test_memory_for_reading_only_is_not_written(self, bench: Workbench) -> None:
+        """C7: refused before the vendor's library, or the machine, has to; or the driver says that it cannot."""
+        mapping = bench.memory()
+        self.poke(bench.driver, mapping.address, b"fixed")
+        if (imported := self._imported(bench, mapping.allocation, "posix_fd")) is None:
+            return
+        driver, reservation = bench.driver, bench.reserve(1)
+        other = bench.map(reservation, 0, imported)
+        try:
+            driver.grant([other], writable=False)
+        except DriverUnavailable as error:
+            assert error.cure
+            return
+        assert driver.read(other.address, 5) == b"fixed"
+        writes: list[Callable[[], None]] = [
+            lambda: driver.write(other.address, b"other"),
+            lambda: driver.zero(other.address, 5),
+            lambda: driver.copy(other.address, mapping.address, 5),
+        ]
+        for write in writes:
+            with pytest.raises(DriverError):
+                write()
+        driver.copy(mapping.address + 8, other.address, 5)
+        driver.synchronise()
+        assert self.peek(driver, mapping.address + 8, 5) == b"fixed"
 
     def test_a_dma_buf_is_a_descriptor_or_says_why_there_is_none(self, bench: Workbench) -> None:
         """D9, C7."""

@@ -1,8 +1,8 @@
-"""How much host memory may be committed, and who says so.
+"""How much host memory may be used, and who says so.
 
 In this order: ``VMMCACHE_HOST_MEMORY`` (a size), the limits of this process's cgroup and of those above it, the
 kernel's estimate MemAvailable. Memory that is committed but not yet touched is in none of the kernel's numbers, so
-the driver counts it itself.
+the host driver counts it itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from vmmcache.units import KIB, parse_bytes
 
-__all__ = ["VARIABLE", "Budget", "read_budget"]
+__all__ = ["VARIABLE", "HostMemory", "read_host_memory"]
 
 VARIABLE: Final = "VMMCACHE_HOST_MEMORY"
 
@@ -29,7 +29,7 @@ _FILES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class HostMemory:
     """Bytes that may be used in all (`total`) and that are free now (`free`), with the source of the numbers."""
 
     total: int
@@ -37,17 +37,23 @@ class Budget:
     source: str
 
 
-def read_budget() -> Budget:
-    """Read the budget as it is now."""
+def read_host_memory() -> HostMemory:
+    """Read the numbers as they are now.
+
+    Raises
+    ------
+    ConfigError
+        ``VMMCACHE_HOST_MEMORY`` is set, and is no size.
+    """
     if configured := os.environ.get(VARIABLE):
         nbytes = parse_bytes(configured, field=VARIABLE)
-        return Budget(nbytes, nbytes, "configured")
+        return HostMemory(nbytes, nbytes, "configured")
     total, free = _meminfo(Path("/proc/meminfo").read_text("ascii"))
     source = "MemAvailable"
     for limit, usable in _cgroup_limits(Path("/proc/self/cgroup").read_text("utf-8"), _CGROUPS):
         if limit < total or usable < free:
             total, free, source = min(total, limit), min(free, usable), "cgroup"
-    return Budget(total, max(0, free), source)
+    return HostMemory(total, max(0, free), source)
 
 
 def _meminfo(text: str) -> tuple[int, int]:

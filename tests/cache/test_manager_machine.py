@@ -1,0 +1,38 @@
+"""The manager's machine on the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.cache.managed import light_collections
+from tests.cache.manager_machine import ManagerMachine
+from tests.fine_host import FineHostDriver
+from vmmcache import VmmDriver
+
+PHASES = [Phase.generate] if os.environ.get("QUICK") else list(Phase)
+
+
+@pytest.fixture(autouse=True)
+def _known_budget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "10MiB")
+    with light_collections():
+        yield
+
+
+class HostMachine(ManagerMachine):
+    def open_driver(self) -> VmmDriver:
+        return FineHostDriver()
+
+
+def test_random_lives_of_managers(record_property: Callable[[str, object], None]) -> None:
+    """I4, I11, I12, S8, S11, S15, at once: contents, counts and books against a model, with calls refused."""
+    run_state_machine_as_test(HostMachine, settings=settings(max_examples=60, stateful_step_count=50, phases=PHASES))
+    record_property("counted: steps of the manager's machine", HostMachine.steps)
+    record_property("counted: injected faults", HostMachine.injected)
+    assert HostMachine.steps >= 2_000
+    assert HostMachine.injected >= 200

@@ -1,0 +1,188 @@
+"""Faults in exporting memory, telling observers, and sharing a tensor with other processes."""
+
+from __future__ import annotations
+
+SESSION = "vmmcache/sharing/_session.py"
+SERVER = "vmmcache/sharing/server.py"
+CLIENT = "vmmcache/sharing/client.py"
+LINK = "vmmcache/sharing/_link.py"
+MIRROR = "vmmcache/sharing/_mirror.py"
+CHANNEL = "vmmcache/sharing/_channel.py"
+PEERS = "vmmcache/sharing/_peers.py"
+WIRE = "vmmcache/sharing/_wire.py"
+CHANGES = "vmmcache/memory/changes.py"
+CONNECTABLE = "vmmcache/memory/connectable.py"
+EXPORTS = "vmmcache/memory/exports.py"
+STEPS = "vmmcache/memory/region/_steps.py"
+FILES = "drivers/vmmcache_host/_files.py"
+
+FOLLOWING = "tests/sharing/test_following.py"
+HOSTILE = "tests/sharing/test_hostile.py"
+PROCESSES = "tests/sharing/test_processes.py"
+FAULTS = "tests/sharing/test_sharing_faults.py"
+CHANGED = "tests/test_changes.py"
+EXPORT = "tests/test_tensor_export.py"
+ADOPT = "tests/test_region_adopt.py"
+
+MUTANTS = [
+    # Handles --------------------------------------------------------------------------------------------------------
+    {
+        "name": "sharing: memory that has gone is exported",
+        "path": CONNECTABLE,
+        "old": "            self.check(what)\n            return what\n",
+        "new": "            return what\n",
+        "tests": [EXPORT],
+    },
+    {
+        "name": "sharing: a handle's descriptor is never closed",
+        "path": EXPORTS,
+        "old": "            os.close(shared)\n",
+        "new": "            pass\n",
+        "tests": [EXPORT],
+    },
+    {
+        "name": "sharing: an import that fails half way keeps what it has imported",
+        "path": STEPS,
+        "old": "offer.nbytes))\n        self.made.append(debt)\n",
+        "new": "offer.nbytes))\n",
+        "tests": [ADOPT],
+    },
+    {
+        "name": "sharing: any file passes for memory of the host driver",
+        "path": FILES,
+        "old": "            if not _is_sealed(shared):\n",
+        "new": "            if False:\n",
+        "tests": [ADOPT],
+    },
+    # Observers ------------------------------------------------------------------------------------------------------
+    {
+        "name": "sharing: an observer that refuses is not heard",
+        "path": CHANGES,
+        "old": "            if refusal is not None:\n",
+        "new": "            if False:\n",
+        "tests": [CHANGED],
+    },
+    {
+        "name": "sharing: what was announced and did not come is not told",
+        "path": CHANGES,
+        "old": "            if ranges and not changed:\n",
+        "new": "            if False:\n",
+        "tests": [CHANGED],
+    },
+    {
+        "name": "sharing: news of an observer's own change come in the middle",
+        "path": CHANGES,
+        "old": "            if self._told_by_us:\n",
+        "new": "            if False:\n",
+        "tests": [CHANGED],
+    },
+    # The exporter's side --------------------------------------------------------------------------------------------
+    {
+        "name": "sharing: everything is sent again each time",
+        "path": SESSION,
+        "old": "for number, piece in there.items() if number not in self.held]",
+        "new": "for number, piece in there.items()]",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: what an importer maps is not leased",
+        "path": SESSION,
+        "old": "                self._lease()\n                pieces",
+        "new": "                pieces",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: importers let go of more than what goes",
+        "path": SESSION,
+        "old": "number not in stays]",
+        "new": "True]",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: memory goes before importers have answered",
+        "path": SERVER,
+        "old": "        if request.wait(release.deadline - time.monotonic()):\n",
+        "new": "        if request.wait(0) or True:\n",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: an importer's refusal is passed over",
+        "path": SERVER,
+        "old": "            if request.refusal is not None:\n",
+        "new": "            if False:\n",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: one that is gone keeps its leases",
+        "path": SESSION,
+        "old": "        self._channel.close()\n        self._drop_leases(lambda _: False)\n        self._on_end",
+        "new": "        self._channel.close()\n        self._on_end",
+        "tests": [PROCESSES],
+    },
+    # Who is let in --------------------------------------------------------------------------------------------------
+    {
+        "name": "sharing: any user is let in",
+        "path": PEERS,
+        "old": "    if peer.uid == os.geteuid() or peer.uid in uids:\n",
+        "new": "    if True:\n",
+        "tests": [PROCESSES],
+    },
+    {
+        "name": "sharing: the socket is everybody's",
+        "path": PEERS,
+        "old": "            os.chmod(path, mode)\n",
+        "new": "            os.chmod(path, 0o666)\n",
+        "tests": [FOLLOWING],
+    },
+    # The importer's side --------------------------------------------------------------------------------------------
+    {
+        "name": "sharing: descriptors of a frame that makes no sense stay open",
+        "path": CHANNEL,
+        "old": "            descriptors = undo.enter_context(Descriptors())\n",
+        "new": "            descriptors = Descriptors()\n",
+        "tests": [HOSTILE],
+    },
+    {
+        "name": "sharing: bytes are shown that were never sent",
+        "path": MIRROR,
+        "old": "                if self.region.backed(start, start + nbytes) < start + nbytes:\n",
+        "new": "                if False:\n",
+        "tests": [HOSTILE],
+    },
+    {
+        "name": "sharing: memory is unmapped under those who hold it",
+        "path": LINK,
+        "old": "            with self.holds.none():\n                self._mirror",
+        "new": "            if True:\n                self._mirror",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: an importer for reading may write",
+        "path": MIRROR,
+        "old": "self.region.adopt(offers, writable=self._writable)",
+        "new": "self.region.adopt(offers)",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: closing leaves memory mapped",
+        "path": CLIENT,
+        "old": "            self._mirror.close()\n",
+        "new": "            pass\n",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: a huge frame is waited for",
+        "path": WIRE,
+        "old": "    if nbytes > MAX_PAYLOAD:\n",
+        "new": "    if False:\n",
+        "tests": [HOSTILE],
+    },
+    {
+        "name": "sharing: memory that cannot be unmapped passes for unmapped",
+        "path": LINK,
+        "old": "                    if isinstance(frame, Unmap) and isinstance(error, DriverError):\n",
+        "new": "                    if isinstance(frame, Unmap) and isinstance(error, DriverError):\n"
+        "                        return Ack(number)\n",
+        "tests": [FAULTS],
+    },
+]

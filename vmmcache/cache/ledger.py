@@ -1,0 +1,252 @@
+"""Who has which slots: the bookkeeping behind `vmmcache.cache.slots.Slots`, which checks arguments and holds the lock.
+
+Per pool group three numbers say everything: how many slots there are (`FreeList.usable`), how many nobody has
+(`FreeList.free`), and how many belong to active requests (`used`, with the blocks of shared prompts that an active
+member needs). What is left belongs to suspended requests alone, and is there for whoever needs it: it is *evictable*.
+So a request can get its slots exactly if `used` and what it adds are no more than there are.
+
+Every change has the same order: count, see whether that is enough, make room, and only then touch a table, first what
+is given up and then what is taken. Nothing after the counting can fail, but for a mover that fails to copy what is to
+be evicted, and that comes before anything is evicted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from vmmcache.cache.block_rules import Ranges, rules_of, size
+from vmmcache.cache.eviction import read_backup, victims
+from vmmcache.cache.free_list import FreeList
+from vmmcache.cache.mover import SlotMover
+from vmmcache.cache.prefix import Prefix, PrefixChange, repin, replace, shed
+from vmmcache.cache.requests import CacheRequest, RequestState
+from vmmcache.cache.tables import chosen, occupy, show, vacate
+from vmmcache.errors import SlotsExhausted
+from vmmcache.memory.ranges import Range
+from vmmcache.planning.layout import CacheLayout
+
+__all__ = ["Ledger"]
+
+ACTIVE, EVICTED = RequestState.ACTIVE, RequestState.EVICTED
+
+
+class Ledger:
+    """Slots of all groups, and the requests that have them."""
+
+    __slots__ = (
+        *("groups", "lock", "mover", "pools", "requests", "rewinds", "rules", "suspended", "used"),
+        *("evictions", "refusals", "resumes", "suspends"),
+    )
+
+    def __init__(
+        self, layout: CacheLayout, counts: Sequence[int], reserved: int, rewind: int | None, mover: SlotMover | None
+    ) -> None:
+        self.lock: Final = threading.RLock()
+        self.rules: Final = rules_of(layout, rewind)
+        self.groups: Final = len(layout.groups)
+        self.rewinds: Final = rewind is not None
+        self.pools: Final = [FreeList(count, reserved) for count in counts]
+        self.used: Final = [0] * self.groups
+        self.mover: Final = mover
+        self.requests: Final[dict[int, CacheRequest]] = {}
+        """All that were not freed, by number."""
+        self.suspended: Final[dict[int, CacheRequest]] = {}
+        """Those that are suspended and not evicted, the least recently suspended first."""
+        self.suspends = self.resumes = self.refusals = self.evictions = 0
+        """How often, for the metrics; refusals are resumes that had to wait."""
+
+    def settle(self, request: CacheRequest, capacity: int, history: int) -> list[Ranges] | None:
+        """Let an active request, or one that comes in, have what (capacity, history) needs. All or nothing.
+
+        Returns
+        -------
+        list of Ranges, or None
+            Blocks of the shared prompt that were not there, for each life cycle; None where there is no prompt.
+
+        Raises
+        ------
+        SlotsExhausted
+            There are too few.
+        """
+        prefix = request.prefix
+        prompt = 0 if prefix is None else prefix._block_count
+        kept, tables, pools = request._kept, request._tables, self.pools
+        more = [0] * self.groups
+        changes = []
+        for number, rule in enumerate(self.rules):
+            after, before = rule.kept(capacity, history, prompt), kept[number]
+            if after != before:
+                changes.append((number, pools[rule.group], before, after))
+                more[rule.group] += size(after) - size(before)
+        scratch = self._count_scratch(request, capacity, history, prompt, more) if self.rewinds else None
+        if prefix is None and scratch is None and not changes:
+            request._capacity = capacity
+            request._history = history
+            return None
+        shared = None
+        if prefix is None:
+            self.make_room(more, more)
+        else:
+            shared = self._make_room_for_member(request, prefix, history, more)
+
+        for number, pool, before, after in changes:
+            if before and (given := vacate(tables[number], before, after)):
+                pool.give(given)
+        if shared is not None:
+            shared.give()
+        if scratch is not None:
+            self._give_scratch(request, scratch)
+
+        missing = None if shared is None else shared.finish()
+        for number, pool, before, after in changes:
+            occupy(tables[number], before, after, pool.take)
+            kept[number] = after
+        if scratch is not None:
+            self._take_scratch(request, scratch)
+        if prefix is not None:
+            for number, rule in enumerate(self.rules):
+                shown = rule.shared(history, min(prompt, rule.blocks(capacity)))
+                show(tables[number], request._shown[number], shown, prefix._tables[number])
+                request._shown[number] = shown
+
+        held, used = request._held, self.used
+        for group, number in enumerate(more):
+            held[group] += number
+            used[group] += number
+        request._capacity = capacity
+        request._history = history
+        return missing
+
+    def _make_room_for_member(
+        self, request: CacheRequest, prefix: Prefix, history: int, more: Sequence[int]
+    ) -> PrefixChange:
+        """See to it that there is room for `more`, and for what it does to its prompt that a member has `history`."""
+        was = request._history if request._state is ACTIVE else None
+        replace(prefix, was, history)
+        change = PrefixChange(self, prefix)
+        try:
+            evicted = self.make_room(change.used(more), change.taken(more))
+        except BaseException:
+            replace(prefix, history, was)
+            raise
+        # Perhaps other members went, and with them blocks that nobody needs any more.
+        return PrefixChange(self, prefix) if evicted else change
+
+    def _count_scratch(
+        self, request: CacheRequest, capacity: int, history: int, prompt: int, more: list[int]
+    ) -> list[tuple[Range, int]]:
+        """For each life cycle the blocks that pass, and their slots; what that changes is added to `more`."""
+        scratch = []
+        for rule, slots in zip(self.rules, request._scratch, strict=True):
+            passing = rule.passing(capacity, history, prompt)
+            scratch.append((passing, rule.scratch(passing)))
+            more[rule.group] += rule.scratch(passing) - len(slots)
+        return scratch
+
+    def _give_scratch(self, request: CacheRequest, scratch: Sequence[tuple[Range, int]]) -> None:
+        for rule, slots, (_, wanted) in zip(self.rules, request._scratch, scratch, strict=True):
+            self.pools[rule.group].give(slots[wanted:])
+            del slots[wanted:]
+
+    def _take_scratch(self, request: CacheRequest, scratch: Sequence[tuple[Range, int]]) -> None:
+        for rule, slots, (_, wanted) in zip(self.rules, request._scratch, scratch, strict=True):
+            slots.extend(self.pools[rule.group].take(wanted - len(slots)))
+        request._passing = [passing for passing, _ in scratch]
+
+    def make_room(self, used: Sequence[int], taken: Sequence[int]) -> bool:
+        """See to it that `taken` slots of each group are free, of which active requests will have `used` more.
+
+        Returns
+        -------
+        bool
+            Whether anything had to be evicted.
+
+        Raises
+        ------
+        SlotsExhausted
+            Active requests leave too few; nothing was evicted.
+        """
+        for number, pool in zip(taken, self.pools, strict=True):
+            if number > pool.free:
+                break
+        else:
+            return False
+        for group, number in enumerate(used):
+            left = self.left(group)
+            if number > left:
+                pool = self.pools[group]
+                raise SlotsExhausted(
+                    f"pool group {group} has {left} slots to give ({pool.free} free, {left - pool.free} of suspended"
+                    f" requests) of {pool.usable}, and {number} are needed; suspend or free requests, `ensure` more"
+                    " during warm-up, or raise the quota",
+                    group=group,
+                    needed=number,
+                    free=left,
+                )
+        self.evict(victims(self, [number - pool.free for number, pool in zip(taken, self.pools, strict=True)]))
+        return True
+
+    def needs(self, capacity: int, history: int, prefix: Prefix | None) -> list[int]:
+        """Slots per group that active requests would have more, with one more of them."""
+        prompt = 0 if prefix is None else prefix._block_count
+        sums = [0] * self.groups
+        for rule in self.rules:
+            sums[rule.group] += size(rule.kept(capacity, history, prompt))
+            if self.rewinds:
+                sums[rule.group] += rule.scratch(rule.passing(capacity, history, prompt))
+        if prefix is None:
+            return sums
+        shortest = prefix._active.shortest
+        pinned = prefix._by_group(prefix._needed(history if shortest is None else min(shortest, history)))
+        return [own + after - before for own, after, before in zip(sums, pinned, prefix._pinned, strict=True)]
+
+    def left(self, group: int) -> int:
+        """Slots that active requests do not have: free ones and evictable ones."""
+        return self.pools[group].usable - self.used[group]
+
+    def evict(self, requests: Sequence[CacheRequest], backup: bool = False) -> None:
+        """Take the slots of suspended requests away, after copying the contents of those that asked for it.
+
+        A mover that fails to copy leaves all as it was.
+        """
+        copies = [read_backup(self, request) if backup or request._wants_backup else None for request in requests]
+        for request, copy in zip(requests, copies, strict=True):
+            self.release(request)
+            request._forget()
+            request._backup = copy
+            request._lost = request._lost or copy is None
+            request._state = EVICTED
+            self.evictions += 1
+
+    def release(self, request: CacheRequest) -> None:
+        """Give back all that an active or suspended request has. What it knows of it is void then."""
+        for rule, table, ranges in zip(self.rules, request._tables, request._kept, strict=True):
+            if ranges:
+                self.pools[rule.group].give(chosen(table, ranges))
+        for rule, slots in zip(self.rules, request._scratch, strict=False):
+            self.pools[rule.group].give(slots)
+        if request._state is ACTIVE:
+            self.unpin(request)
+        else:
+            del self.suspended[request.number]
+        if request.prefix is not None:
+            request.prefix._resident.remove(request._history)
+            shed(self, request.prefix)
+
+    def pin(self, request: CacheRequest) -> None:
+        """Count what a request has as an active one's."""
+        for group, number in enumerate(request._held):
+            self.used[group] += number
+        if request.prefix is not None:
+            request.prefix._active.add(request._history)
+            repin(self, request.prefix)
+
+    def unpin(self, request: CacheRequest) -> None:
+        """Count what an active request has as a suspended one's."""
+        for group, number in enumerate(request._held):
+            self.used[group] -= number
+        if request.prefix is not None:
+            request.prefix._active.remove(request._history)
+            repin(self, request.prefix)

@@ -1,0 +1,143 @@
+"""Giving the memory of a whole cache back for a while, in the order that keeps everybody safe (S11, C5).
+
+Falling asleep: every rank sees that nothing stands in the way, and only then does any go on. Connectors let go: no
+transfer is on its way, peers know that their addresses are void, the library has deregistered. Contents of suspended
+requests go to the host where the caller wants them. Then the memory goes, after the device has finished, and it is
+measured that it came back. An engine that has an allocator of its own suspends that afterwards.
+
+Waking is the reverse: the same memory at the same addresses, zeroed; then connectors register again. Where that fails,
+on any rank, all are asleep still.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final, NamedTuple
+
+from vmmcache.cache.agreement import all_or_none, answers_of
+from vmmcache.cache.core import Core
+from vmmcache.cache.noting import noting
+from vmmcache.cache.requests import RequestState
+from vmmcache.cache.snapshots import Snapshot
+from vmmcache.errors import StateError, VmmCacheError
+from vmmcache.memory.undo import UndoStack
+from vmmcache.units import format_bytes
+
+__all__ = ["Slept", "fall_asleep", "wake_up"]
+
+PATIENCE_S: Final = 5.0
+"""How long a driver that keeps memory for a while is given to show that it came back."""
+_STEP_S: Final = 0.1
+_SLACK: Final = 8
+"""Other processes use the device as well: what came back counts as all of it up to an eighth less."""
+
+_CONFIGURED: Final = "configured"
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Slept(NamedTuple):
+    """What going to sleep has given back."""
+
+    released: int
+    """Bytes that the cache held."""
+    came_back: int | None
+    """Bytes by which the device's free memory rose; less than `released` where others took some meanwhile. None where
+    nobody can say: a configured size (``VMMCACHE_HOST_MEMORY``) without the driver that counts what is taken of it."""
+    source: str
+    """Who says how much is free."""
+    suspended: int
+    """Requests whose contents went."""
+
+
+def fall_asleep(core: Core, who: str, *, backup: bool, revoke: bool) -> Slept:
+    """Give all memory back. See `KVCacheManager.sleep`."""
+    backing = core.path.backing
+    before, held = core.path.reader.snapshot("awake"), backing.physical_bytes
+    again, counts, number = bool(core.asleep_counts), core.slots.counts, len(core.slots.requests)
+    error: VmmCacheError | None = None
+    with UndoStack() as undo:
+        try:
+            if not again:
+                _check_suspended(core, who, revoke=revoke)
+                undo.push(noting(core.registrations.restore))
+                core.registrations.release()
+                backing.check_leases(revoke=revoke)
+                if backup:
+                    core.slots.evict_all(backup=True)  # loses nothing, and so may be for nothing
+        except VmmCacheError as refusal:
+            error = refusal
+        all_or_none(answers_of(core.ranks, "sleep", error), "sleep", error)
+        if not again:
+            # From here on slots are none, and what they held is copied or lost.
+            undo.callback(core.slots.set_counts, counts)
+            core.slots.evict_all()
+            core.slots.set_counts((0,) * len(counts))
+        try:
+            backing.sleep(revoke=revoke)
+        finally:
+            # Also where the driver refused to take something back: the rest is gone.
+            if backing.state == "asleep":
+                core.asleep_counts = core.asleep_counts or counts
+                undo.commit()
+        undo.commit()
+    return _checked(core, before, held, number)
+
+
+def _check_suspended(core: Core, who: str, *, revoke: bool) -> None:
+    active = [request for request in core.slots.requests if request.state is RequestState.ACTIVE]
+    if active and not revoke:
+        raise StateError(
+            f"{who} has {len(active)} requests that are not suspended; suspend or free them, or pass revoke=True to "
+            "have them suspended",
+            state="ready",
+            event="sleep",
+        )
+    for request in active:
+        core.slots.suspend(request)
+
+
+def _checked(core: Core, before: Snapshot, held: int, requests: int) -> Slept:
+    """See that the memory came back: some runtimes take their time, and some keep it."""
+    reader = core.path.reader
+    if not core.path.backing.addresses_stay:
+        reader.settle()  # torch keeps what was freed for itself
+        if before.source == _CONFIGURED:
+            return Slept(held, None, before.source, requests)
+    deadline = time.monotonic() + (PATIENCE_S if core.path.keeps_memory else 0.0)
+    while True:
+        now = reader.snapshot("asleep")
+        came_back = now.free - before.free
+        if came_back >= held - held // _SLACK:
+            break
+        if time.monotonic() >= deadline:
+            _log.warning(
+                "%s gave back %s and %s more are free (%s says so): others took the rest, or the driver keeps it",
+                core.path.device,
+                format_bytes(held),
+                format_bytes(max(0, came_back)),
+                now.source,
+            )
+            break
+        time.sleep(_STEP_S)
+    return Slept(held, max(0, came_back), now.source, requests)
+
+
+def wake_up(core: Core) -> None:
+    """Get the memory back. See `KVCacheManager.wake`."""
+    backing = core.path.backing
+    error: VmmCacheError | None = None
+    with UndoStack() as undo:
+        try:
+            backing.wake()
+            undo.push(noting(backing.sleep))
+            if core.registrations:
+                undo.push(noting(core.registrations.release))
+                core.registrations.restore()
+        except VmmCacheError as refusal:
+            error = refusal
+        all_or_none(answers_of(core.ranks, "wake", error), "wake", error)
+        undo.commit()
+    core.slots.set_counts(core.asleep_counts)
+    core.asleep_counts = ()

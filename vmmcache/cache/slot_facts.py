@@ -1,0 +1,119 @@
+"""What slots can be asked: how many there are, who has them, and what would fit."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+from vmmcache.cache.ledger import Ledger
+from vmmcache.cache.prefix import Prefix
+from vmmcache.cache.requests import CacheRequest
+from vmmcache.errors import ConfigError
+from vmmcache.planning.layout import CacheLayout
+from vmmcache.planning.limits import MAX_SIZE, MAX_SLOTS, as_size
+
+__all__ = ["SlotFacts", "lengths"]
+
+
+class SlotFacts:
+    """The half of `vmmcache.cache.slots.Slots` that changes nothing."""
+
+    def __init__(self, layout: CacheLayout, ledger: Ledger) -> None:
+        self.layout: Final = layout
+        self._ledger: Final = ledger
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {list(self.counts)}, {len(self.requests)} requests>"
+
+    @property
+    def requests(self) -> tuple[CacheRequest, ...]:
+        """All that were not freed, in the order in which they were allocated."""
+        with self._ledger.lock:
+            return tuple(self._ledger.requests.values())
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Slots per pool group, the null block included."""
+        with self._ledger.lock:
+            return tuple(pool.count for pool in self._ledger.pools)
+
+    @property
+    def usable(self) -> tuple[int, ...]:
+        """Slots per pool group that requests can have."""
+        with self._ledger.lock:
+            return tuple(pool.usable for pool in self._ledger.pools)
+
+    def free_slots(self, group: int) -> int:
+        """Slots of a group that nobody has."""
+        return self._ledger.pools[self._known(group)].free
+
+    def evictable_slots(self, group: int) -> int:
+        """Slots of a group that only suspended requests have."""
+        with self._ledger.lock:
+            return self._ledger.left(self._known(group)) - self._ledger.pools[group].free
+
+    def utilisation(self, group: int) -> Fraction:
+        """Share of a group's usable slots that active requests have; 0 where there are none."""
+        with self._ledger.lock:
+            usable = self._ledger.pools[self._known(group)].usable
+            return Fraction(self._ledger.used[group], usable) if usable else Fraction(0)
+
+    def fits(self, capacity: int, history_length: int = 0, *, prefix: Prefix | None = None) -> bool:
+        """Whether `allocate` with the same arguments would succeed now."""
+        capacity, history = lengths(capacity, history_length)
+        if prefix is not None:
+            self._own(prefix)
+        with self._ledger.lock:
+            needed = self._ledger.needs(capacity, history, prefix)
+            return all(number <= self._ledger.left(group) for group, number in enumerate(needed))
+
+    def longest(self, batch: int = 1, upper: int = MAX_SIZE) -> int:
+        """Tokens to which one more request could grow now, token by token, beside `batch` - 1 others that just begin.
+
+        Every capacity up to that fits, with all but the last token computed, and so does exactly that one. It ends with
+        a block, or is `upper`.
+
+        Parameters
+        ----------
+        batch : int, default 1
+            Requests that begin together.
+        upper : int, optional
+            Tokens beyond which the answer does not matter.
+        """
+        batch = as_size("batch", batch, minimum=1, maximum=MAX_SLOTS, unit="requests")
+        upper = as_size("upper", upper, unit="tokens")
+        t = self.layout.tokens_per_block
+        with self._ledger.lock:
+            others = self._ledger.needs(1, 0, None)
+            left = [self._ledger.left(group) - (batch - 1) * number for group, number in enumerate(others)]
+            # The first token of a block is the worst: the block is there, and what it makes stale is not yet. From one
+            # first token to the next, need never falls.
+            low, high = 0, -(-upper // t) + 1
+            while low < high - 1:
+                middle = (low + high) // 2
+                first = (middle - 1) * t
+                if all(
+                    need <= free for need, free in zip(self._ledger.needs(first + 1, first, None), left, strict=True)
+                ):
+                    low = middle
+                else:
+                    high = middle
+        return min(low * t, upper)
+
+    def _own(self, thing: CacheRequest | Prefix) -> None:
+        if getattr(thing, "_ledger", None) is not self._ledger:
+            raise ConfigError("prefix" if isinstance(thing, Prefix) else "request", thing, "is not one of these slots'")
+
+    def _known(self, group: int) -> int:
+        return as_size("group", group, maximum=self._ledger.groups - 1, unit="pool groups")
+
+
+def lengths(capacity: int, history_length: int) -> tuple[int, int]:
+    """Give both back as tokens, or raise a ConfigError."""
+    if type(capacity) is type(history_length) is int and 0 <= history_length <= capacity <= MAX_SIZE:
+        return capacity, history_length
+    capacity = as_size("capacity", capacity, unit="tokens")
+    history_length = as_size("history_length", history_length, unit="tokens")
+    if history_length > capacity:
+        raise ConfigError("history_length", history_length, f"is above the capacity of {capacity} tokens")
+    return capacity, history_length

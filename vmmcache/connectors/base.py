@@ -1,0 +1,266 @@
+"""Connector: what a plug-in writes so that a transfer library can register memory of vmmcache.
+
+A connector keeps a book of what its library has registered. Callers use the public verbs, which check first and keep
+the book; a plug-in writes the underscored ones, which only speak to the library. They *yield* each entry when it is
+done, so that after a failure in the middle the book says what is registered and what is not, and every verb can be
+called again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from types import TracebackType
+from typing import ClassVar, Final, Self
+
+from vmmcache.connectors.extents import Extent, Extents
+from vmmcache.connectors.needs import ConnectorNeeds
+from vmmcache.errors import ConfigError, ConnectorError, StateError, VmmCacheError
+from vmmcache.memory.descriptors import RegistrableSegment
+from vmmcache.memory.undo import UndoStack
+
+__all__ = ["Connector"]
+
+_base = attrgetter("base")
+
+
+class Connector(ABC):
+    """One library's agent in this process. Methods may be called from any thread.
+
+    Attributes
+    ----------
+    name : str
+        As in `ConnectorSpec`; leases are taken in it.
+    needs : ConnectorNeeds
+    lock : threading.RLock
+        Held by every verb. A transfer that is started under it is waited for by `quiesce`.
+    epoch : int
+        Rises whenever registrations are about to go. Who read addresses in an earlier epoch has to read them again.
+    on_quiesce, on_invalidate : callable, optional
+        The engine's part of what only the engine can do: stop the peers' transfers and wait for them; tell the peers
+        that what they know is void. Called without arguments, the second one with `lock` held.
+    """
+
+    name: ClassVar[str]
+    needs: ConnectorNeeds = ConnectorNeeds()
+
+    def __init__(self) -> None:
+        self.lock: Final = threading.RLock()
+        self.epoch = 0
+        self.on_quiesce: Callable[[], object] | None = None
+        self.on_invalidate: Callable[[], object] | None = None
+        self._registered: dict[int, RegistrableSegment] = {}
+        self._extents: Extents | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, {len(self._registered)} registered>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except VmmCacheError as refusal:
+            if error is None:
+                raise
+            error.add_note(f"not closed: {refusal}")
+
+    @property
+    def registered(self) -> tuple[RegistrableSegment, ...]:
+        """What the library has registered, as far as it has told, by address."""
+        with self.lock:
+            return tuple(sorted(self._registered.values(), key=_base))
+
+    @property
+    def extents(self) -> Extents:
+        """Where what is registered is."""
+        with self.lock:
+            if self._extents is None:
+                pieces = self._registered.values()
+                self._extents = Extents(
+                    (Extent(each.base, each.nbytes, each.segment_index, each.logical_offset) for each in pieces),
+                    f"{self.name} of this process",
+                )
+            return self._extents
+
+    # Verbs ----------------------------------------------------------------------------------------------------------
+
+    def register(self, segments: Sequence[RegistrableSegment]) -> None:
+        """Register all of `segments`, or none.
+
+        Raises
+        ------
+        AlignmentError, ConfigError
+            Something is not as `needs` says, or registered already; the library has seen none of it.
+        ConnectorError
+            The library refused. What it had registered of these is deregistered again; where it refuses that too,
+            a note says so, and `registered` what is left.
+        """
+        with self.lock:
+            self._check("register")
+            self.needs.check(segments, self.name, beside=tuple(self._registered.values()))
+            self._check_overlap(segments)
+            self._extents = None
+            done: list[RegistrableSegment] = []
+            with UndoStack() as undo:
+                undo.push(lambda kind, error, trace: self._take_back(done, error))
+                for segment in self._register(segments):
+                    self._registered[segment.base] = segment
+                    done.append(segment)
+                self._check_told("_register", segments, done)
+                undo.commit()
+
+    def unregister(self, segments: Iterable[RegistrableSegment]) -> None:
+        """Deregister those of `segments` that are registered; others are passed over, so a second time does nothing.
+
+        Raises
+        ------
+        ConnectorError
+            The library refused. `registered` says what is left; calling again goes on there.
+        """
+        with self.lock:
+            self._check("unregister", closed=True)
+            here = [each for each in segments if self._registered.get(each.base) == each]
+            if not here:
+                return
+            self._extents = None
+            done = []
+            for segment in self._unregister(here):
+                del self._registered[segment.base]
+                done.append(segment)
+            self._check_told("_unregister", here, done)
+
+    def quiesce(self) -> None:
+        """Let no transfer be on its way: the engine's by `on_quiesce`, then those that this side has started.
+
+        Raises
+        ------
+        StateError
+            A transfer does not end.
+        """
+        self._check("quiesce", closed=True)
+        if self.on_quiesce is not None:
+            self.on_quiesce()
+        with self.lock:
+            self._quiesce()
+
+    def invalidate_peers(self) -> None:
+        """Begin a new epoch, and have the engine tell the peers by `on_invalidate`."""
+        with self.lock:
+            self._check("invalidate_peers", closed=True)
+            self.epoch += 1
+            if self.on_invalidate is not None:
+                self.on_invalidate()
+            self._invalidate_peers()
+
+    def close_handles(self, segments: Sequence[RegistrableSegment]) -> None:
+        """Close file descriptors that were exported for `segments`. They pin the memory as registrations do."""
+        with self.lock:
+            self._close_handles(segments)
+
+    def withdraw(self, segments: Sequence[RegistrableSegment]) -> None:
+        """All that has to happen before memory may go, in the order in which it is safe (C5).
+
+        Raises
+        ------
+        StateError
+            A transfer does not end. Nothing is deregistered.
+        ConnectorError
+            The library refused to deregister. `registered` says what is left; calling again goes on there.
+        """
+        self.quiesce()
+        with self.lock:
+            self._quiesce()  # what was started since; while the lock is held, nothing starts
+            self.invalidate_peers()
+            self.unregister(segments)
+            self.close_handles(segments)
+
+    def close(self) -> None:
+        """Give up the library's agent. The second time does nothing.
+
+        Raises
+        ------
+        StateError
+            Memory is still registered: close its `Registration` first.
+        """
+        with self.lock:
+            if self._closed:
+                return
+            if self._registered:
+                raise StateError(
+                    f"{self!r} cannot be closed; close the Registrations of that memory first",
+                    state="registered",
+                    event="close",
+                )
+            if os.getpid() == self._pid:  # in a forked child the agent is the parent's
+                self._close()
+            self._closed = True
+
+    # What a plug-in writes ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _register(self, segments: Sequence[RegistrableSegment]) -> Iterator[RegistrableSegment]:
+        """Register, and yield each segment when it is registered. What was not yielded is taken for not registered."""
+
+    @abstractmethod
+    def _unregister(self, segments: Sequence[RegistrableSegment]) -> Iterator[RegistrableSegment]:
+        """Deregister, and yield each segment when it is not registered any more."""
+
+    def _quiesce(self) -> None:  # noqa: B027 -- for most there is nothing to do
+        """Wait for transfers that this side has started, or StateError."""
+
+    def _invalidate_peers(self) -> None:  # noqa: B027 -- for most there is nothing to do
+        """Drop what the library knows of peers, where it has to."""
+
+    def _close_handles(self, segments: Sequence[RegistrableSegment]) -> None:  # noqa: B027 -- for most there is nothing to do
+        """Close what was exported for `segments`."""
+
+    def _close(self) -> None:  # noqa: B027 -- for most there is nothing to do
+        """Give up the agent; nothing is registered."""
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _check(self, event: str, *, closed: bool = False) -> None:
+        if os.getpid() != self._pid:
+            problem = "was opened before a fork, and its library does not live on in a child; open one there"
+            raise StateError(f"{self!r} {problem}", state="forked", event=event)
+        if self._closed and not closed:
+            raise StateError(f"{self!r} is closed; open another", state="closed", event=event)
+
+    def _check_overlap(self, segments: Sequence[RegistrableSegment]) -> None:
+        known = sorted(self._registered.values(), key=_base)
+        for each in segments:
+            place = bisect_left(known, each.base + each.nbytes, key=_base)
+            if place and known[place - 1].base + known[place - 1].nbytes > each.base:
+                other = known[place - 1]
+                raise ConfigError(
+                    "segments",
+                    f"{each.base:#x}",
+                    f"{self.name} has registered {other.nbytes} bytes at {other.base:#x} already, which overlap "
+                    f"{each.nbytes} bytes there; one Registration of a connector for each memory",
+                )
+
+    def _check_told(self, verb: str, asked: Sequence[RegistrableSegment], told: Sequence[RegistrableSegment]) -> None:
+        if len(told) != len(asked):
+            raise ConnectorError(
+                f"{verb} told of {len(told)} entries of {len(asked)}; it has to yield each when it is done",
+                connector=self.name,
+                call=verb,
+            )
+
+    def _take_back(self, done: Sequence[RegistrableSegment], error: BaseException | None) -> None:
+        """Undo a registration that failed in the middle. What stays is in the book, and noted on the error."""
+        try:
+            self.unregister(done[::-1])
+        except Exception as refusal:  # noqa: BLE001 -- a stranger's library may raise anything; the first error matters
+            if error is not None:
+                error.add_note(f"undoing failed too: {type(refusal).__name__}: {refusal}; release() tries again")

@@ -1,0 +1,156 @@
+"""Writing the map of this process to a file that others may read, whenever it has changed.
+
+A thread writes it. A change only sets a flag, so it costs the same whatever the map is, and changes that come together
+are written together. The thread takes each region's lock for the time of reading it. One that it does not get within a
+moment is busy: it is published as it was before, with the operation and how long that has lasted, and looked at again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from vmmcache.memory.atlas.looking import look
+from vmmcache.memory.atlas.places import file_of, private_folder, remove_leftovers
+from vmmcache.memory.atlas.tables import TensorMap
+from vmmcache.metrics import on_change
+
+__all__ = ["Published", "publish"]
+
+_log: Final = logging.getLogger(__name__)
+
+_PATIENCE_S: Final = 0.05
+_AGAIN_S: Final = 1.0
+"""How often a tensor that is busy is looked at."""
+_SHARE: Final = 20
+"""Writing may take one part in so many of the time."""
+_LEAST_S: Final = 0.02
+
+_current: list[Published] = []
+_lock = threading.Lock()
+
+
+class Published:
+    """The map of this process, in a file, until `close` or the end of the process. Also a context manager.
+
+    Attributes
+    ----------
+    path : str
+        The file. Its folder is this user's alone.
+    """
+
+    def __init__(self) -> None:
+        folder = private_folder()
+        remove_leftovers(folder)
+        self.path: Final = file_of(folder, os.getpid())
+        self._pid: Final = os.getpid()
+        self._dirty: Final = threading.Event()
+        self._closing: Final = threading.Event()
+        self._writing: Final = threading.Lock()
+        self._before: dict[int, TensorMap] = {}
+        self._refused: str | None = None
+        self.flush()
+        on_change.append(self._changed)
+        atexit.register(self.close)
+        self._thread = threading.Thread(target=self._follow, name="vmmcache map", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def flush(self) -> None:
+        """Write what there is now, and return when it is there.
+
+        Raises
+        ------
+        OSError
+            The file system refused. Afterwards the file is as it was.
+        """
+        with self._writing:
+            found = look(_PATIENCE_S, self._before)
+            self._before = {tensor.base: tensor for tensor in found.tensors}
+            beside = f"{self.path}.new"
+            data = json.dumps(found.to_dict(), separators=(",", ":")).encode()
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(beside, self.path)
+
+    def close(self) -> None:
+        """Remove the file. The second time does nothing, and nor does a child that was forked."""
+        with _lock:
+            if self not in _current or os.getpid() != self._pid:
+                return
+            _current.remove(self)
+        on_change.remove(self._changed)
+        atexit.unregister(self.close)
+        self._closing.set()
+        self._dirty.set()
+        self._thread.join()
+        for path in (self.path, f"{self.path}.new"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _changed(self) -> None:
+        if not self._dirty.is_set():
+            self._dirty.set()
+
+    def _follow(self) -> None:
+        while True:
+            busy = any(tensor.busy is not None for tensor in self._before.values())
+            self._dirty.wait(_AGAIN_S if busy else None)
+            if self._closing.is_set():
+                return
+            self._dirty.clear()
+            begun = time.monotonic()
+            try:
+                self.flush()
+                self._refused = None
+            except OSError as error:
+                # A full disk is no reason to stop serving; that the map is old is, once, one to say so.
+                if self._refused != str(error):
+                    _log.warning("%s: the map of this process is not up to date: %s", self.path, error)
+                self._refused = str(error)
+            self._closing.wait(max(_LEAST_S, _SHARE * (time.monotonic() - begun)))
+
+
+def publish() -> Published:
+    """Let ``vmmcache map PID`` see what this process has, from now on. The second time gives the same.
+
+    The map goes to a file in a folder that only this user can enter (``$XDG_RUNTIME_DIR/vmmcache``, or
+    ``vmmcache-UID`` among the temporary files). It says addresses, sizes and owners of leases, and nothing of what the
+    memory holds. `VMMCACHE_MAP=1` in the environment does the same when the first tensor is made.
+
+    Raises
+    ------
+    ConfigError
+        The folder is not this user's alone.
+    OSError
+        The file system refused.
+    """
+    with _lock:
+        if not _current:
+            _current.append(Published())
+        return _current[0]
+
+
+def _after_fork() -> None:
+    """A forked child publishes nothing: what it sees is its parent's."""
+    global _lock
+    _lock = threading.Lock()
+    _current.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,292 @@
+"""TensorServer: the exporter's side of a tensor that other processes see."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Collection
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from vmmcache.connectors.leases import RegistrationLease
+from vmmcache.driver import HandleType
+from vmmcache.errors import ConfigError, LeaseError, SharingError, VmmCacheError
+from vmmcache.memory.changes import Change
+from vmmcache.memory.states import State
+from vmmcache.memory.tensor import ExtensibleTensor
+from vmmcache.sharing._channel import Channel
+from vmmcache.sharing._peers import check_path, listen, stranger, unlink
+from vmmcache.sharing._releases import Release, Releases, Request
+from vmmcache.sharing._session import Session
+from vmmcache.sharing._wire import MAX_PAYLOAD, Refused
+from vmmcache.units import as_count
+
+__all__ = ["Importer", "TensorServer"]
+
+_log = logging.getLogger(__name__)
+
+
+class Importer(NamedTuple):
+    """A process that maps the tensor."""
+
+    pid: int
+    uid: int
+    allocations: int
+    """How many it maps now."""
+    nbytes: int
+    """Bytes of those."""
+    problem: str | None
+    """Why it could not follow the last change; None where it has."""
+
+
+class TensorServer:
+    """Shares a tensor with other processes of this host, through a socket in the file system.
+
+    Importers (`SharedTensor.connect`) map what is committed, and follow: growth is sent as it happens, each allocation
+    once. While an importer maps bytes they are leased: release, sleep, shrink, defragment and close refuse with a
+    LeaseError that names it, or, with ``revoke=True``, ask importers to let go and wait until they have. One that
+    does not answer within `timeout_s` is cut off, and the operation goes on; one that refuses is a LeaseError.
+
+    An importer that is cut off may still map the memory. Nothing breaks: it sees the old bytes, and the device gets
+    them back when the last process that maps them is gone, and not before. `importers` says what each maps.
+
+    Close it before the tensor is dropped: it holds the tensor.
+
+    Parameters
+    ----------
+    tensor : ExtensibleTensor
+    path : str or path-like
+        Where the socket is to be; its folder has to exist. A socket that nobody listens at is replaced.
+    uids : collection of int
+        Users that may map the tensor beside our own. The mode has to let them in, too.
+    mode : int
+        Of the socket's file.
+    kind : {"posix_fd", "fabric"}, optional
+        Which handles to send; by default what the memory has, a descriptor first.
+    timeout_s : float
+        How long an importer may take to let go, or to say who it is.
+    most : int
+        Importers at one time.
+
+    Raises
+    ------
+    ConfigError
+        The path cannot be a socket, or somebody listens there.
+    """
+
+    def __init__(
+        self,
+        tensor: ExtensibleTensor,
+        path: str | os.PathLike[str],
+        *,
+        uids: Collection[int] = (),
+        mode: int = 0o600,
+        kind: HandleType | None = None,
+        timeout_s: float = 10.0,
+        most: int = 64,
+    ) -> None:
+        self.path: Final = check_path(path)
+        self.tensor: Final = tensor
+        if 8 * len(tensor.segment_sizes) > MAX_PAYLOAD // 2:
+            raise ConfigError("tensor", tensor, f"has {len(tensor.segment_sizes)} segments, too many for one frame")
+        if timeout_s <= 0:
+            raise ConfigError("timeout_s", timeout_s, "must be more than 0 seconds")
+        self._uids = tuple(as_count("uids", uid, unit="(a user's number)") for uid in uids)
+        self._kind = kind
+        self._timeout_s = timeout_s
+        self._most = as_count("most", most, minimum=1, unit="importers")
+        self._releases = Releases()
+        self._lock = threading.Lock()
+        self._sessions: list[Session] = []
+        self._closing = False
+        self._listener = listen(self.path, mode)
+        self._unlink = weakref.finalize(self, unlink, self.path, os.stat(self.path).st_ino, os.getpid())
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._end_observing = tensor.on_change(self._on_change)
+        self._thread = threading.Thread(target=self._accept_all, name=f"vmmcache server {self.path}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<TensorServer at {self.path} of {self.tensor!r}, {len(self._sessions)} importers>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except VmmCacheError as refusal:
+            if error is None:
+                raise
+            error.add_note(f"not closed: {refusal}")
+
+    @property
+    def importers(self) -> tuple[Importer, ...]:
+        """Who maps the tensor, in the order in which they came."""
+        with self._lock:
+            return tuple(
+                Importer(
+                    session.credentials.pid,
+                    session.credentials.uid,
+                    len(held := tuple(session.held.values())),
+                    sum(piece.allocation_nbytes for piece in held),
+                    session.problem,
+                )
+                for session in self._sessions
+            )
+
+    def vacate(self, timeout_s: float | None = None, *, revoke: bool = False) -> None:
+        """Ask every importer to unmap all that it maps, and wait until it has. The tensor is free to go then.
+
+        Importers stay connected, and are sent what there is after the tensor's next change.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            The server's by default.
+        revoke : bool
+            Cut off those that refuse or are late; what they map does not come back before they end.
+
+        Raises
+        ------
+        LeaseError
+            Without `revoke`: names the importers that refused or were late, and says what each said.
+        """
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        asked = [(session, session.ask(Request())) for session in self._now()]
+        late = {}
+        for session, request in asked:
+            if (why := _outcome(request, deadline)) is not None:
+                late[session] = why
+        if late and not revoke:
+            names = ", ".join(f"{session.name} ({why})" for session, why in late.items())
+            raise LeaseError(
+                f"{self.path}: {names} did not unmap; end it, or pass revoke=True to go on without its memory",
+                owners=tuple(session.name for session in late),
+            )
+        for session, why in late.items():
+            session.cut(why)
+
+    def close(self, *, revoke: bool = False) -> None:
+        """Let every importer go, and stop listening. The tensor stays. The second time does nothing.
+
+        Raises
+        ------
+        LeaseError
+            An importer did not unmap, and may not be cut off (`revoke`). The server goes on.
+        """
+        with self._lock:
+            self._closing = True
+        try:
+            self.vacate(revoke=revoke)
+        except LeaseError:
+            with self._lock:
+                self._closing = False
+            raise
+        self._stop()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> list[Session]:
+        with self._lock:
+            return list(self._sessions)
+
+    def _stop(self) -> None:
+        self._end_observing()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        sessions = self._now()
+        for session in sessions:
+            session.changed("closed")
+        deadline = time.monotonic() + self._timeout_s
+        for session in sessions:
+            if not session.join(deadline - time.monotonic()):
+                session.cut("it did not say goodbye")
+                session.join(self._timeout_s)
+        self._unlink()
+        self._listener.close()
+        with self._lock:
+            if self._wake >= 0:
+                os.close(self._wake)
+                self._wake = -1
+
+    # What happens to the tensor -------------------------------------------------------------------------------------
+
+    def _on_change(self, change: Change) -> None:
+        self._releases.heard(change)
+        if change.event != "about_to_release":
+            for session in self._now():
+                session.changed(change.event)
+
+    def _revoke(self, session: Session, lease: RegistrationLease) -> None:
+        """An operation that may revoke wants bytes that an importer maps: all of them are asked, one is waited for."""
+        start = lease.address - self.tensor.base_address
+        release = self._releases.mine or Release([(start, start + lease.nbytes)], None)
+        if release.deadline is None:
+            release.deadline = time.monotonic() + self._timeout_s
+            for other in self._now():
+                release.request(other, other.ask)
+        request = release.request(session, session.ask)
+        if request.wait(release.deadline - time.monotonic()):
+            if request.refusal is not None:
+                raise LeaseError(f"{session.name} refuses: {request.refusal}", owners=(session.name,))
+        else:
+            session.cut(f"it did not unmap within {self._timeout_s} s")
+
+    # Letting importers in -------------------------------------------------------------------------------------------
+
+    def _accept_all(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        poll.register(self._listener, select.POLLIN)
+        while self._wake not in dict(poll.poll()):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError as error:
+                # It has gone again, or there is no descriptor left; whoever waits is let in when there is.
+                _log.warning("%s: nobody can be let in: %s", self.path, os.strerror(error.errno or 0))
+                time.sleep(0.05)
+                continue
+            self._let_in(sock)
+
+    def _let_in(self, sock: socket.socket) -> None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(sock.close)
+            channel = Channel(sock, self._timeout_s)
+            if (reason := stranger(channel.credentials, self._uids) or self._full()) is not None:
+                # Before a byte of state, and before a byte of theirs is read.
+                _log.warning("%s: %s is refused: %s", self.path, channel.peer, reason)
+                with contextlib.suppress(SharingError):  # it did not wait for the reason
+                    channel.send(Refused(0, reason))
+                return
+            session = Session(self.tensor, channel, self._releases, self._kind, self._revoke, self._forget)
+            undo.pop_all()
+        with self._lock:
+            self._sessions.append(session)
+        session.start()
+
+    def _full(self) -> str | None:
+        with self._lock:
+            if self._closing or self.tensor.state == State.CLOSED.value:
+                return "the tensor is being closed"
+            return f"there are {self._most} importers already" if len(self._sessions) >= self._most else None
+
+    def _forget(self, session: Session) -> None:
+        with self._lock:
+            if session in self._sessions:
+                self._sessions.remove(session)
+
+
+def _outcome(request: Request, deadline: float) -> str | None:
+    if not request.wait(deadline - time.monotonic()):
+        return "no answer in time"
+    return request.refusal
