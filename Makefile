@@ -5,6 +5,7 @@ TORCH ?= torch==2.13.0
 NIXL ?= nixl-cu12==1.5.1
 PYTEST_ARGS ?=
 HARDWARE_ARGS ?=
+BENCH_ARGS ?=
 RDMA_ARGS ?=
 
 VENV := .venv
@@ -38,8 +39,8 @@ docs: $(READY) ## docs/_build/html
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
-bench: $(READY) ## every benchmark: tables, and JSON in benchmarks/out
-	@$(BIN)/python benchmarks/run.py
+bench: $(READY) ## every benchmark, those of a checkout too: tables, and JSON in benchmarks/out; BENCH_ARGS='planner --quick'
+	@$(BIN)/vmmcache bench --with benchmarks --record benchmarks/out/bench.json $(BENCH_ARGS)
 
 hardware: $(READY) ## what this machine's accelerator does, as a JSON record; emulated where there is none
 	@$(BIN)/python benchmarks/hardware.py $(HARDWARE_ARGS)

@@ -10,58 +10,23 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.emulated.growth import SEGMENTS, SHAPES, SIZES
 from benchmarks.harness import Row, run
 from tests.emulator.control import ROOT, Emulator, Vendor
-from vmmcache import ExtensibleTensor, open_driver
-from vmmcache.testing import RecordingDriver
-from vmmcache.units import GIB, MIB, format_bytes
+from vmmcache.benchmarks.growth import measure as host_calls
+from vmmcache.units import format_bytes
 
+TITLE = "Growth: calls, and time above the bare calls (T4, B2)"
 PROFILES: dict[Vendor, tuple[str, str]] = {"cuda": ("cuda-13", "cu"), "hip": ("hip-10.0", "hip")}
 VMM_CALLS = ("Create", "Map", "SetAccess", "Unmap", "Release")
 US_ABOVE = 25.0
 
 
 def measure() -> Sequence[Row]:
-    return [*_host(), *(row for vendor in PROFILES for row in _emulated(vendor))]
-
-
-def _host() -> Sequence[Row]:
-    driver = RecordingDriver(open_driver("host"))
-
-    def row(what: str, work: Callable[[], object], expected: Counter[str]) -> Row:
-        driver.journal.clear()
-        work()
-        calls = Counter(call.verb for call in driver.journal)
-        counted = ", ".join(f"{verb} {count}" for verb, count in calls.items())
-        target = f"exactly {expected.total()}"
-        return Row(
-            f"{what}: {counted}", calls.total(), "calls", judged=calls.total(), target=target, held=calls == expected
-        )
-
-    growth = Counter(create=1, map=1, grant=1)
-    every = Counter(dict.fromkeys(growth, SEGMENTS))
-    with ExtensibleTensor(SEGMENTS * 2 * GIB, driver, segments=SEGMENTS) as tensor:
-        others = (0,) * (SEGMENTS - 1)
-        return (
-            row("one segment grows by 2 MiB", lambda: tensor.commit((2 * MIB, *others)), growth),
-            row("one segment grows by 1 GiB", lambda: tensor.commit((1 * GIB, *others)), growth),
-            row(
-                "one segment shrinks by 2 allocations",
-                lambda: tensor.commit(0),
-                Counter(unmap=2, release=2, synchronise=1),
-            ),
-            row(f"{SEGMENTS} segments grow by 64 MiB each", lambda: tensor.commit(64 * MIB), every),
-            row(
-                f"{SEGMENTS} segments go to sleep",
-                tensor.release_physical,
-                Counter(unmap=SEGMENTS, release=SEGMENTS, synchronise=1),
-            ),
-            row(f"{SEGMENTS} segments wake", tensor.restore, every),
-        )
+    return [*host_calls(), *(row for vendor in PROFILES for row in _emulated(vendor))]
 
 
 def _emulated(vendor: Vendor) -> Iterator[Row]:
@@ -124,4 +89,4 @@ def _counted(what: str, calls: dict[str, int], expected: Counter[str], prefix: s
 
 
 if __name__ == "__main__":
-    sys.exit(run("Growth: calls, and time above the bare calls (T4, B2)", measure))
+    sys.exit(run(TITLE, measure))

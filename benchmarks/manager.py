@@ -1,7 +1,7 @@
 """What handing out slots costs: per request and pool group, of 1,000 to 1,000,000 slots, for 1 to 100,000 blocks.
 
 The figure it is compared with is a loop over blocks, with a list of free slots and a list for each block table, in the
-same run.
+same run. Then what `KVCacheManager.finalize` costs beyond the commits themselves, and how that grows with layers.
 """
 
 from __future__ import annotations
@@ -12,12 +12,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from benchmarks.harness import ROUNDS, Row, best_in_turns, run, seconds
-from benchmarks.planner import nine_layout
+from vmmcache import KVCacheManager, MemoryBudget, open_driver
+from vmmcache.benchmarks.planner import nine_layout
+from vmmcache.cache.manager import CHUNK
 from vmmcache.cache.requests import CacheRequest
 from vmmcache.cache.slots import Slots
+from vmmcache.cache.vmm_backing import VmmBacking
 from vmmcache.planning import Attention, Buffer, CacheLayout
+from vmmcache.planning.layout import Arrangement
+from vmmcache.units import KIB, MIB
 
 US_EACH, US_PER_BLOCK = 5.0, 0.01
+MS_ABOVE = 50.0
+LAYERS = (32, 64, 128)
+ARRANGEMENTS: tuple[Arrangement, ...] = ("layer-major", "block-major")
 T = 16
 POOLS = (1_000, 10_000, 100_000, 1_000_000)
 BLOCKS = (1, 10, 100, 1_000, 10_000, 100_000)
@@ -115,6 +123,40 @@ def straightforward(slots: int, blocks: int) -> float:
     return seconds(allocate) * 1e6 / number
 
 
+def deciding(layers: int, arrangement: Arrangement) -> tuple[float, float]:
+    """Milliseconds of `finalize` on the host after a warm-up, and of the two commits in it alone."""
+    block = [Buffer("key", 32 * KIB), Buffer("value", 32 * KIB)]
+    layout = CacheLayout(T, [Attention(block, count=layers)])
+    budget = MemoryBudget(nbytes=layers * 4 * MIB)
+    with KVCacheManager(layout, open_driver("host"), budget, arrangement=arrangement) as manager:
+        manager.ensure(16)
+        deciding = seconds(manager.finalize) * 1e3
+        counts, pools, capacity = manager.committed, manager._core.path.pools, manager.capacity
+    backing = VmmBacking(pools, capacity, "host", chunk=CHUNK)
+    backing.commit(1)
+    backing.commit(16)
+
+    def commits() -> None:
+        backing.commit(0)
+        backing.commit(counts)
+
+    bare = seconds(commits) * 1e3
+    backing.close()
+    return deciding, bare
+
+
+def finalized() -> list[Row]:
+    rows = []
+    for arrangement in ARRANGEMENTS:
+        for layers in LAYERS:
+            best = [min(column) for column in zip(*(deciding(layers, arrangement) for _ in range(ROUNDS)), strict=True)]
+            above = best[0] - best[1]
+            judged = (f"<= {MS_ABOVE:g} ms above", above <= MS_ABOVE) if layers == LAYERS[-1] else (None, None)
+            name = f"finalize, {arrangement}, {layers} layers"
+            rows.append(Row(name, best[0], "ms", "its commits alone", best[1], above, *judged))
+    return rows
+
+
 def measure() -> Sequence[Row]:
     rows = []
     for name, layout in (("1 group", one_group()), ("9 life cycles in 6 groups", nine_layout())):
@@ -128,6 +170,7 @@ def measure() -> Sequence[Row]:
         for what, us in figures.items():
             against = plain if what == "allocate" else None
             rows.append(_row(f"1 group, {MOST:,} slots, {blocks:,} blocks: {what}", us, blocks, against))
+    rows += finalized()
     start = time.perf_counter()
     Slots(one_group(), [MOST])
     rows.append(Row(f"making the bookkeeping of {MOST:,} slots", (time.perf_counter() - start) * 1e6, "us"))

@@ -101,8 +101,15 @@ def prefill(options: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)
     shape = model_shape()
+
+    def started() -> Engine:
+        engine = Engine(Model(shape), engine_options(options.connector, batch=32))
+        engine.start()
+        engine.make_small()
+        return engine
+
     return work(
-        lambda: Engine(Model(shape), engine_options(options.connector, batch=32)),
+        started,
         Channel(socket.socket(fileno=options.channel), "decode", options.timeout),
         requests(options.requests, vocabulary=shape.vocabulary),
         die_after=options.requests // 2 if options.kill == "prefill" else None,
@@ -119,7 +126,8 @@ def serve(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
     torch.set_num_threads(1)
     shape = model_shape()
     model, queue = Model(shape), requests(options.requests, vocabulary=shape.vocabulary)
-    alone = answer_alone(model, queue)
+    # Who is to be killed gives no answers that could be compared.
+    alone = None if options.kill else answer_alone(model, queue)
     runs: list[dict[str, Any]] = []
     for _ in range(options.repeat):
         runs.append(decode(options, arguments, model, queue))

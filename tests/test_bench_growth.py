@@ -10,9 +10,10 @@ from collections import Counter
 import pytest
 
 from benchmarks.emulated.growth import SEGMENTS, SIZES
-from benchmarks.growth import VMM_CALLS, _counted, _emulated, _host
+from benchmarks.growth import VMM_CALLS, _counted, _emulated
 from benchmarks.harness import Row
 from tests.emulator.control import Vendor
+from vmmcache.benchmarks.growth import measure
 
 
 @pytest.fixture(scope="module", params=["cuda", "hip"])
@@ -46,8 +47,8 @@ def test_time_is_compared_with_the_bare_calls(rows: list[Row]) -> None:
 
 
 def test_the_host_driver_makes_the_same_calls() -> None:
-    assert [row.figure for row in _host()] == [3, 3, 5, 3 * SEGMENTS, 2 * SEGMENTS + 1, 3 * SEGMENTS]
-    assert all(row.held for row in _host())
+    assert [row.figure for row in measure()] == [3, 3, 5, 3 * SEGMENTS, 2 * SEGMENTS + 1, 3 * SEGMENTS]
+    assert all(row.held for row in measure())
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ __all__ = [
     "PlanError",
     "Prefix",
     "ProbeReport",
+    "Published",
     "QuotaError",
     "RankError",
     "Ranks",
@@ -73,6 +74,7 @@ __all__ = [
     "open_connector",
     "open_driver",
     "probe",
+    "publish",
     "vmm_unavailable_reason",
     "wrap_slots",
 ]
@@ -121,6 +123,7 @@ if TYPE_CHECKING:
         VmmCacheError,
     )
     from vmmcache.handles import Allocation, Granularity, Held, Mapping, MemoryInfo, Reservation
+    from vmmcache.memory.atlas import Published, publish
     from vmmcache.memory.changes import Change
     from vmmcache.memory.descriptors import RegistrableSegment
     from vmmcache.memory.exports import ExportedMemory
@@ -154,6 +157,7 @@ _HOMES = {
     "vmmcache.connectors.spec": ("ConnectorSpec",),
     "vmmcache.connectors.transfer": ("Transfer",),
     "vmmcache.connectors.transfers": ("TransferConnector",),
+    "vmmcache.memory.atlas": ("Published", "publish"),
     "vmmcache.memory.changes": ("Change",),
     "vmmcache.memory.descriptors": ("RegistrableSegment",),
     "vmmcache.memory.exports": ("ExportedMemory",),

@@ -44,8 +44,8 @@ class Channel:
     def send(self, kind: str, **fields: object) -> None:
         """Say something. Whether anybody is there to hear it shows in `receive`."""
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
-        self._end.settimeout(self.timeout_s)
         try:
+            self._end.settimeout(self.timeout_s)
             self._end.sendall(line)
         except OSError:
             # It may have said why before it went.
@@ -97,12 +97,12 @@ class Channel:
         """Take in what has come, after waiting for it; False where nothing came."""
         came = False
         while not self._ended:
-            self._end.settimeout(0.0 if came else wait_s)
             try:
+                self._end.settimeout(0.0 if came else wait_s)
                 data = self._end.recv(_CHUNK)
             except (BlockingIOError, TimeoutError):
                 break
-            except ConnectionError:
+            except OSError:  # reset by the other side, or closed by this one
                 data = b""
             came = True
             if not data:

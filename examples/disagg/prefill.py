@@ -1,8 +1,8 @@
 """The prefill process: computes prompts, hands their blocks over, and keeps them until they have been read.
 
 Its cache begins small. When a prompt has to wait for slots it grows, while registered, and tells its peer of what is
-new. Asked to, it goes to sleep in between: the peer's reads come to an end, what was handed over and not read yet goes to
-the host, and the memory goes; afterwards all of it is back, in another epoch, mostly in other slots.
+new. Asked to, it goes to sleep in between: the peer's reads come to an end, blocks that nobody has read yet go to the
+host, and the memory goes; afterwards all of it is back, in another epoch, mostly in other slots.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from disagg.blocks import Handoff, fingerprint
@@ -25,14 +26,24 @@ __all__ = ["PrefillSide", "work"]
 def work(
     make_engine: Callable[[], Engine], channel: Channel, requests: Sequence[Request], die_after: int | None = None
 ) -> int:
-    """All that the prefill process does; give its exit status. What goes wrong is said to the decode process."""
-    try:
-        engine = make_engine()
-        report = PrefillSide(engine, channel, die_after).run(requests)
-        engine.close()
-    except (VmmCacheError, PeerLost) as error:
-        channel.send("error", type=type(error).__name__, message=str(error))
-        return 1
+    """All that the prefill process does; give its exit status. What goes wrong is said to the decode process.
+
+    Parameters
+    ----------
+    make_engine
+        Gives an engine that has started, and is small.
+    channel, requests, die_after
+        As for `PrefillSide`.
+    """
+    with ExitStack() as stack:
+        try:
+            engine = make_engine()
+            stack.callback(engine.close)
+            report = PrefillSide(engine, channel, die_after).run(requests)
+            stack.close()
+        except (VmmCacheError, PeerLost) as error:
+            channel.send("error", type=type(error).__name__, message=str(error))
+            return 1
     channel.send("bye", report=report)
     return 0
 
@@ -43,7 +54,7 @@ class PrefillSide:
     Parameters
     ----------
     engine
-        With one connector.
+        With one connector; started.
     channel
         To the decode process.
     die_after
@@ -63,12 +74,26 @@ class PrefillSide:
 
     def run(self, requests: Sequence[Request]) -> dict[str, Any]:
         """Compute the prompts of all requests, serve the peer until it says that it is done, and say what happened."""
-        engine, scheduler = self._engine, self._engine.scheduler
-        engine.start()
-        engine.make_small()
         self._connector.on_quiesce = self._quiesce
         self._connector.on_invalidate = lambda: self._channel.send("void")
-        self._send_card()
+        try:
+            self._send_card()
+            self._serve(requests)
+        finally:
+            # The peer is gone, or has let go of everything; in neither case will it answer.
+            self._connector.on_quiesce = self._connector.on_invalidate = None
+        engine = self._engine
+        report = engine.report()["report"]
+        return {
+            "slots": [resize["to"] for resize in report["resizes"]],
+            "parts_from_growth": self._grown_parts,
+            "naps": [{"released": slept.released, "came_back": slept.came_back} for slept in self._slept],
+            "epoch": self._connector.epoch,
+            "prefill_tokens": report["counts"]["prefill_tokens"],
+        }
+
+    def _serve(self, requests: Sequence[Request]) -> None:
+        scheduler = self._engine.scheduler
         scheduler.submit(requests)
         while not self._ended:
             idle = self._stuck or not scheduler.busy
@@ -78,16 +103,6 @@ class PrefillSide:
             self._tell_again()
             if scheduler.busy and (messages or not idle):
                 self._step()
-        # The peer has let go of everything, and will not answer any more.
-        self._connector.on_quiesce = self._connector.on_invalidate = None
-        report = engine.report()["report"]
-        return {
-            "slots": [resize["to"] for resize in report["resizes"]],
-            "parts_from_growth": self._grown_parts,
-            "naps": [{"released": slept.released, "came_back": slept.came_back} for slept in self._slept],
-            "epoch": self._connector.epoch,
-            "prefill_tokens": report["counts"]["prefill_tokens"],
-        }
 
     @property
     def _registration(self) -> Registration:

@@ -20,6 +20,6 @@ def test_the_manager_on_a_vendors_library(
     vendor: Vendor, profile: str, tmp_path: Path, record_property: RecordProperty
 ) -> None:
     outcome = good(Emulator(vendor, profile, total=8 * MIB, dirty=2), FILES, tmp_path, record_property, timeout=280)
-    assert outcome.passed >= 20
+    assert outcome.passed >= 18
     assert outcome.properties["counted: injected vendor faults"] >= 300
-    assert outcome.properties["counted: steps of the manager's machine"] >= 1_500
+    assert outcome.properties["counted: steps of the manager's machine"] >= 1_200

@@ -21,6 +21,7 @@ from vmmcache import (
     OutOfDeviceMemory,
     PlanError,
     QuotaError,
+    RegistrationLease,
     SharedDevice,
     StateError,
 )
@@ -152,7 +153,7 @@ def test_sleep_and_close_and_shrinking_respect_a_foreign_lease(make: Make) -> No
         request = manager.slots.allocate(32, 16)
         mark(manager, FULL, request.blocks(0)[0], 7)
         manager.slots.suspend(request)
-        let_go = []
+        let_go: list[RegistrationLease] = []
         lease = manager.memory.lease(0, "theirs", let_go.append)
         for call in (manager.sleep, manager.close, lambda: manager.resize(3 * MIB)):
             with pytest.raises(LeaseError, match="theirs") as caught:
@@ -236,15 +237,17 @@ def test_vmm_is_insisted_on_where_there_is_none(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_arguments_are_checked_by_name(field: str, arguments: dict[str, Any]) -> None:
+    plain: dict[str, Any] = {"layout": LAYOUT, "device": "host", "vmm": False}
     with pytest.raises(ConfigError) as caught:
-        KVCacheManager(**({"layout": LAYOUT, "device": "host", "vmm": False} | arguments))
+        KVCacheManager(**(plain | arguments))
     assert caught.value.field == field
 
 
 def test_sizes_that_exclude_each_other_and_no_size() -> None:
-    for wrong in ({"nbytes": 1 << 20, "utilization": 0.5}, {"nbytes": 0}, {"slots": 0}, {"slots": 3, "nbytes": 3}):
+    both: list[dict[str, Any]] = [{"nbytes": 1 << 20, "utilization": 0.5}, {"slots": 3, "nbytes": 3}]
+    for wrong in [*both, {"nbytes": 0}, {"slots": 0}]:
         with pytest.raises(ConfigError):
-            MemoryBudget(**wrong)  # type: ignore[arg-type]  # mixed kinds
+            MemoryBudget(**wrong)
 
 
 @on_both_paths

@@ -49,14 +49,16 @@ class Life(RuleBasedStateMachine):
         self.batch = batch
         self.number = 0
         self.recording = False
-        self.read = 0
-        """Tokens that the last update gave."""
+        self.addresses: list[int] | None = None
         self.empty()
 
     def empty(self) -> None:
         self.tokens: tuple[Tokens, ...] = ([], [], [])
         self.seen = 0
-        self.addresses: list[int] | None = None
+        self.read = 0
+        """Tokens that the last update gave."""
+        self.ensured = 0
+        """Tokens for which memory was asked ahead."""
 
     def fresh(self, many: int, *shape: int) -> torch.Tensor:
         """Numbers that stand nowhere else."""
@@ -151,7 +153,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def reset(self) -> None:
         self.layer.reset()
-        self.tokens, self.seen, self.read = ([], [], []), 0, 0
+        self.empty()
 
     @rule(backup=st.booleans())
     def sleep(self, backup: bool) -> None:
@@ -159,18 +161,19 @@ class Life(RuleBasedStateMachine):
         assert accounts(self.driver).used == 0
         self.layer.restore()
         if not backup:
-            self.tokens, self.seen, self.read = ([], [], []), 0, 0
+            self.empty()
 
     @rule()
     def go_on_with_a_copy(self) -> None:
-        twin = copy.deepcopy(self.layer)
+        twin = copy.deepcopy(self.layer)  # of tokens, not of what was asked for ahead
         self.layer.close()
         self.layer, self.addresses = twin, None
+        self.ensured = 0
 
     @rule(many=st.integers(0, 200))
     def ensure(self, many: int) -> None:
         self.layer.ensure(many)
-        self.read = max(self.read, len(self.tokens[0]) + many)
+        self.ensured = max(self.ensured, self.seen + many)
 
     @rule()
     def trim(self) -> None:
@@ -207,13 +210,14 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        if self.window is None or not self.layer.tensors or self.recording or self.seen != self.layer._length:
+        if self.window is None or not self.layer.tensors or self.recording:
             return
         row = self.batch * HEADS * KEY * 4
         segment = -(-max(-(-self.window // 4), -(-MAX // 4096)) * row // FINE) * FINE
-        # Of each stream: what the last update gave to attention, and a part of a segment at either end.
+        # Of each stream: what the last update gave to attention, what was asked for, a part of a segment at either end.
+        rows = self.read + max(0, self.ensured - self.seen)
         bound = sum(
-            (self.read * width // segment + 2) * segment
+            (rows * width // segment + 2) * segment
             for width in (self.batch * HEADS * KEY * 4, self.batch * HEADS * VALUE * 4)
         )
         if not self.was_recording():

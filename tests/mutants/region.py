@@ -236,8 +236,8 @@ MUTANTS = [
     {
         "name": "two threads work on one tensor at a time",
         "path": GATE,
-        "old": "        with self.lock:\n            yield",
-        "new": "        yield",
+        "old": "        return self.lock",
+        "new": "        from contextlib import nullcontext\n\n        return nullcontext()",
         "tests": ["tests/test_tensor_threads.py"],
     },
     # Exchanging -----------------------------------------------------------------------------------------------------

@@ -97,8 +97,8 @@ MUTANTS = [
     {
         "name": "slots: a request that is refused stays a member",
         "path": LEDGER,
-        "old": "            replace(prefix, history, was)\n",
-        "new": "            pass\n",
+        "old": "            undo.callback(replace, prefix, history, was)\n",
+        "new": "",
         "tests": [TEST],
     },
     {
@@ -169,8 +169,8 @@ MUTANTS = [
     {
         "name": "slots: contents that fail to come back leave slots taken",
         "path": SLOTS,
-        "old": "                    ledger.release(request)\n                    request._forget()\n",
-        "new": "                    request._forget()\n",
+        "old": "                    undo.callback(ledger.withdraw, request)\n",
+        "new": "",
         "tests": [TEST_CONTENTS],
     },
     {

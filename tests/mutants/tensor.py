@@ -139,22 +139,22 @@ MUTANTS = [
     {
         "name": "a piece of a segment is described as the whole",
         "path": SEGMENTED,
-        "old": "whole=stop - start == nbytes",
-        "new": "whole=True",
+        "old": "                stop - start == beyond - first,",
+        "new": "                True,",
         "tests": ["tests/test_registrable.py"],
     },
     {
         "name": "a description runs on to the end of its granule",
         "path": SEGMENTED,
-        "old": "stop = min(first + nbytes, mapping.offset + mapping.nbytes)",
-        "new": "stop = mapping.offset + mapping.nbytes",
+        "old": "start, stop = max(first, offset), min(beyond, offset + size)",
+        "new": "start, stop = max(first, offset), offset + size",
         "tests": ["tests/test_registrable.py"],
     },
     {
         "name": "an odd end counts as aligned",
         "path": SEGMENTED,
-        "old": "aligned=start % granule == 0 and stop % granule == 0",
-        "new": "aligned=start % granule == 0",
+        "old": "                start % granule == 0 and stop % granule == 0,",
+        "new": "                start % granule == 0,",
         "tests": ["tests/test_registrable.py"],
     },
     {

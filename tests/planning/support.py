@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def cases(section: str, name: str) -> list[Any]:
 
 def nine() -> dict[str, Any]:
     """The workload with nine life cycles."""
-    content: dict[str, Any] = json.loads((DATA / "nine_lifecycles.json").read_text())
+    path = resources.files("vmmcache.benchmarks").joinpath("nine_lifecycles.json")
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 

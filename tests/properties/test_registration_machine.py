@@ -109,9 +109,9 @@ class Registrations(RuleBasedStateMachine):
         except Refused:
             if self.connectors[number].registered:
                 # Nobody has it in hand. Its leases do: revoking is how it goes.
-                self.connectors[number].disarm()
-                self.tensor.release_physical(revoke=True)
-                self.resync()
+                for connector in self.connectors:
+                    connector.disarm()
+                assert self.take([0] * SEGMENTS, True, "sleep")
                 self.asleep = True
             assert self.connectors[number].registered == ()
             return

@@ -25,6 +25,7 @@ from vmmcache.cache.requests import CacheRequest, RequestState
 from vmmcache.cache.tables import chosen, occupy, show, vacate
 from vmmcache.errors import SlotsExhausted
 from vmmcache.memory.ranges import Range
+from vmmcache.memory.undo import UndoStack
 from vmmcache.planning.layout import CacheLayout
 
 __all__ = ["Ledger"]
@@ -124,13 +125,12 @@ class Ledger:
     ) -> PrefixChange:
         """See to it that there is room for `more`, and for what it does to its prompt that a member has `history`."""
         was = request._history if request._state is ACTIVE else None
-        replace(prefix, was, history)
-        change = PrefixChange(self, prefix)
-        try:
+        with UndoStack() as undo:
+            replace(prefix, was, history)
+            undo.callback(replace, prefix, history, was)
+            change = PrefixChange(self, prefix)
             evicted = self.make_room(change.used(more), change.taken(more))
-        except BaseException:
-            replace(prefix, history, was)
-            raise
+            undo.commit()
         # Perhaps other members went, and with them blocks that nobody needs any more.
         return PrefixChange(self, prefix) if evicted else change
 
@@ -213,12 +213,16 @@ class Ledger:
         """
         copies = [read_backup(self, request) if backup or request._wants_backup else None for request in requests]
         for request, copy in zip(requests, copies, strict=True):
-            self.release(request)
-            request._forget()
+            self.withdraw(request)
             request._backup = copy
             request._lost = request._lost or copy is None
-            request._state = EVICTED
             self.evictions += 1
+
+    def withdraw(self, request: CacheRequest) -> None:
+        """Leave an active or suspended request evicted."""
+        self.release(request)
+        request._forget()
+        request._state = EVICTED
 
     def release(self, request: CacheRequest) -> None:
         """Give back all that an active or suspended request has. What it knows of it is void then."""

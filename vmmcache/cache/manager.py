@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -19,13 +20,16 @@ from vmmcache.cache.warming import WarmingCache
 from vmmcache.connectors.base import Connector
 from vmmcache.driver import VmmDriver
 from vmmcache.errors import ConfigError, VmmCacheError
+from vmmcache.memory.atlas import publish as publish_map
 from vmmcache.memory.undo import UndoStack
 from vmmcache.planning import Batch, CacheLayout, Plan
 from vmmcache.planning.layout import Arrangement
 from vmmcache.planning.warmup import EngineLimits
-from vmmcache.units import MIB
+from vmmcache.units import MIB, format_bytes
 
 __all__ = ["CHUNK", "KVCacheManager"]
+
+_log: Final = logging.getLogger(__name__)
 
 CHUNK: Final = 128 * MIB
 """A thousand handles for a large device; less than the margin, so that one can be copied when a cache shrinks."""
@@ -78,6 +82,8 @@ class KVCacheManager(WarmingCache):
     chunk : int, default 128 MiB
         Most bytes of an allocation, because it goes back only as a whole. Where connectors register, each segment is
         one allocation whatever this says.
+    publish : bool, default False
+        Let ``vmmcache map PID`` see the address space of this process: `vmmcache.publish`, with its errors.
 
     Raises
     ------
@@ -114,6 +120,7 @@ class KVCacheManager(WarmingCache):
         shared: SharedDevice | None = None,
         free_at_start: int | None = None,
         chunk: int = CHUNK,
+        publish: bool = False,
     ) -> None:
         settings = checked(
             layout,
@@ -137,7 +144,10 @@ class KVCacheManager(WarmingCache):
             free_at_start,
             chunk,
         )
+        if publish:
+            publish_map()
         super().__init__(construct(settings, limits, free_at_start))
+        _log.info("%r: %s", self, self.fallback_reason or "addresses stay from now on")
 
     def __enter__(self) -> Self:
         return self
@@ -183,7 +193,9 @@ class KVCacheManager(WarmingCache):
         """
         with self._lock:
             self._next(Event.RESIZE)
-            return resize(self._core, quota)
+            plan = resize(self._core, quota)
+            _log.info("%r: resized to %s slots", self, list(self.committed))
+            return plan
 
     def sleep(self, tags: Collection[str] | None = None, backup: bool = False, revoke: bool = False) -> Slept | None:
         """Give all memory back; addresses and views stay. Before the engine suspends its own allocator.
@@ -222,10 +234,12 @@ class KVCacheManager(WarmingCache):
                 return None
             after = self._next(Event.SLEEP)
             try:
-                return fall_asleep(self._core, repr(self), backup=backup, revoke=revoke)
+                slept = fall_asleep(self._core, repr(self), backup=backup, revoke=revoke)
             finally:
                 if self._core.asleep_counts:
                     self._state = after
+            _log.info("%r: %s given back", self, format_bytes(slept.released))
+            return slept
 
     def wake(self, tags: Collection[str] | None = None) -> bool:
         """Get the memory back, zeroed, at the same addresses; connectors register again.
@@ -253,6 +267,7 @@ class KVCacheManager(WarmingCache):
             after = self._next(Event.WAKE)
             wake_up(self._core)
             self._state = after
+            _log.info("%r: awake with %s slots", self, list(self.committed))
             return True
 
     def close(self, *, revoke: bool = False) -> None:
@@ -286,6 +301,7 @@ class KVCacheManager(WarmingCache):
                         core.forget()
                         undo.commit()
             core.registrations.close()
+            _log.info("%r", self)
 
     # ----------------------------------------------------------------------------------------------------------------
 

@@ -100,14 +100,15 @@ class PlainSegments:
     # Connectors -----------------------------------------------------------------------------------------------------
 
     def registrable(self) -> tuple[RegistrableSegment, ...]:
-        """What a connector may register: one descriptor for each committed segment.
+        """What a connector may register: one descriptor for each committed segment, by address.
 
         That it is one allocation is what torch's allocator does by default; with expandable segments it may not be.
         """
         with self._lock:
             if self._state is State.CLOSED:
                 raise self._wrong("registrable", "make a new one")
-            return tuple(self._described(index, size) for index, size in enumerate(self.committed) if size)
+            found = (self._described(index, size) for index, size in enumerate(self.committed) if size)
+            return tuple(sorted(found, key=lambda each: each.base))
 
     def _described(self, index: int, nbytes: int) -> RegistrableSegment:
         base, device = self._storages.address(index), self._storages.device

@@ -91,8 +91,8 @@ class Registrations:
                     undo.push(noting(each.restore))
             undo.commit()
 
-    def restore(self) -> None:
-        """Register again after `release`: at the same addresses and lengths where addresses stay, else anew.
+    def restore(self, *, moved: bool = False) -> None:
+        """Register again after `release`: at the same addresses and lengths, or anew where the memory has `moved`.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Registrations:
         ConnectorError
             A connector refused. All are released still, and a later call may succeed.
         """
-        if not self._backing.addresses_stay:
+        if moved:
             self.register()
             return
         with UndoStack() as undo:

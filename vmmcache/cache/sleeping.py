@@ -134,7 +134,7 @@ def wake_up(core: Core) -> None:
             undo.push(noting(backing.sleep))
             if core.registrations:
                 undo.push(noting(core.registrations.release))
-                core.registrations.restore()
+                core.registrations.restore(moved=not backing.addresses_stay)
         except VmmCacheError as refusal:
             error = refusal
         all_or_none(answers_of(core.ranks, "wake", error), "wake", error)

@@ -20,6 +20,7 @@ from vmmcache.cache.requests import CacheRequest, RequestState, expect
 from vmmcache.cache.resizing import resize
 from vmmcache.cache.slot_facts import SlotFacts, lengths
 from vmmcache.errors import ConfigError, SlotsExhausted
+from vmmcache.memory.undo import UndoStack
 from vmmcache.planning.exact import as_exact
 from vmmcache.planning.layout import CacheLayout
 from vmmcache.planning.limits import MAX_SLOTS, as_size
@@ -212,13 +213,10 @@ class Slots(SlotFacts):
                 return False
             request._state = ACTIVE
             if request._backup is not None:
-                try:
+                with UndoStack() as undo:
+                    undo.callback(ledger.withdraw, request)
                     write_backup(ledger, request, missing)
-                except BaseException:
-                    ledger.release(request)
-                    request._forget()
-                    request._state = EVICTED
-                    raise
+                    undo.commit()
                 request._backup = None
             ledger.resumes += 1
         return True

@@ -141,6 +141,7 @@ class WarmingCache(ManagedCache):
             self._check_no_requests(Event.FINALIZE)
             self._report = self._finalizer.finalize()
             self._state = after
+            _log.info("%r: %s slots committed", self, list(self.committed))
             return self._report
 
     def measure(self) -> list[int]:
@@ -163,6 +164,7 @@ class WarmingCache(ManagedCache):
             self._check_no_requests(Event.APPLY)
             self._report = self._finalizer.apply(numbers)
             self._state = after
+            _log.info("%r: %s slots committed", self, list(self.committed))
             return self._report
 
     # ----------------------------------------------------------------------------------------------------------------

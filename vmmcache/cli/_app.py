@@ -15,6 +15,7 @@ __all__ = ["main"]
 
 # Name of a command -> its module, which is imported when the command runs: `probe` has to be quick and needs no torch.
 _COMMANDS: Final = {
+    "bench": "vmmcache.cli.bench",
     "demo": "vmmcache.cli.demo",
     "map": "vmmcache.cli.map",
     "plan": "vmmcache.cli.plan",
@@ -22,6 +23,7 @@ _COMMANDS: Final = {
     "selftest": "vmmcache.cli.selftest",
 }
 _HELP: Final = {
+    "bench": "Measure what things cost on this machine.",
     "demo": "Show the whole life of an elastic KV cache on this machine.",
     "map": "Show the address space of a process.",
     "plan": "Say what fits into a quota of memory, and what binds.",

@@ -1,4 +1,4 @@
-"""A short life in this process, for ``vmmcache map demo``: real memory of the host driver, seen as others would see it."""
+"""A short life in this process, for ``vmmcache map demo``: real memory of the host driver, as others would see it."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from vmmcache.cli._map_rows import Row, rows
+from vmmcache.cli._map_rows import Row, covered, rows
 from vmmcache.memory.atlas import AddressMap, TensorMap
 from vmmcache.memory.ranges import Range
 from vmmcache.units import format_bytes
@@ -14,6 +14,8 @@ from vmmcache.units import format_bytes
 __all__ = ["picture"]
 
 MOST_ROWS: Final = 40
+GRID: Final = 155
+"""Parts of the longest row where its ranges are too many to draw each: four pixels."""
 WIDTH: Final = 1080
 _MARGIN, _LABEL, _BAR, _ROW, _HIGH = 28, 96, 620, 24, 16
 INK, SOFT, LINE = "#1f2933", "#616e7c", "#9aa5b1"
@@ -49,7 +51,7 @@ def _tensor(tensor: TensorMap, top: int) -> tuple[list[str], int]:
     facts.append(f"{format_bytes(tensor.mapped)} mapped in {len(tensor.allocations):,} allocations")
     if tensor.leases:
         facts.append(f"{format_bytes(tensor.leased)} leased")
-    parts = [_text(_MARGIN, top, " · ".join(facts), size=13, weight=600)]
+    parts = [_text(_MARGIN, top, " · ".join(facts), size=12, weight=600, fill=INK)]
     if tensor.busy is not None:
         top += 18
         busy = f"busy with {tensor.busy.operation} for {tensor.busy.seconds:.1f} s; this is from before"
@@ -67,9 +69,14 @@ def _row(row: Row, top: int, scale: float) -> Iterator[str]:
     left = _MARGIN + _LABEL
     yield _text(left - 10, top + 13, row.name, end=True)
     yield _box(left, top, row.nbytes * scale, _HIGH, RESERVED, LINE)
-    yield from _boxes(row, row.mapped, top, _HIGH, scale, MAPPED, INK if row.exact else "")
-    yield from _boxes(row, row.committed, top + 4, _HIGH - 8, scale, COMMITTED)
-    yield from _boxes(row, row.leased, top + _HIGH + 1, 3, scale, LEASED)
+    if row.few:
+        yield from _boxes(row, row.mapped, top, _HIGH, scale, MAPPED, INK)
+        yield from _boxes(row, row.committed, top + 4, _HIGH - 8, scale, COMMITTED)
+        yield from _boxes(row, row.leased, top + _HIGH + 1, 3, scale, LEASED)
+    else:
+        yield _steps(row, row.mapped, top, _HIGH, scale, MAPPED)
+        yield _steps(row, row.committed, top, _HIGH, scale, COMMITTED)
+        yield _steps(row, row.leased, top + _HIGH + 1, 3, scale, LEASED)
     text = f"{format_bytes(row.committed_bytes)} of {format_bytes(row.nbytes)}, {format_bytes(row.mapped_bytes)} mapped"
     text += f", {row.allocations:,} allocation" + ("" if row.allocations == 1 else "s")
     yield _text(left + _BAR + 14, top + 13, text)
@@ -84,11 +91,26 @@ def _boxes(
         yield _box(x, top, max(0.5, (high - low) * scale), height, fill, stroke)
 
 
+def _steps(row: Row, ranges: Sequence[Range], top: float, height: float, scale: float, fill: str) -> str:
+    """How much of each part of a row ranges cover, as a step that is so high."""
+    cells = max(1, round(GRID * row.nbytes * scale / _BAR))
+    left, width, foot = _MARGIN + _LABEL, row.nbytes * scale / cells, top + height
+    path = [f"M{left:.1f} {foot:.1f}"]
+    before = 0.0
+    for cell, nbytes in enumerate(covered(ranges, row.start, row.stop, cells)):
+        share = nbytes * cells / row.nbytes
+        if share != before:
+            path.append(f"H{left + cell * width:.1f}V{foot - height * min(share, 1):.1f}")
+            before = share
+    path.append(f"H{left + cells * width:.1f}V{foot:.1f}Z")
+    return f'<path d="{"".join(path)}" fill="{fill}"/>'
+
+
 def _legend(y: int) -> Iterator[str]:
     x = float(_MARGIN)
     for fill, stroke, text in (
         (RESERVED, LINE, "reserved: addresses"),
-        (MAPPED, INK, "mapped: memory, with a border around each allocation where there are few"),
+        (MAPPED, INK, "mapped: memory, a box an allocation; where there are many, its share"),
         (COMMITTED, "", "committed: visible bytes"),
         (LEASED, "", "leased to a connector"),
     ):

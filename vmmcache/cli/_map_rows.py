@@ -1,25 +1,23 @@
 """An address-space map in rows, for the terminal and for the picture alike, however many segments there are.
 
-A row is one segment where there are few, else as many neighbours as it takes to have few rows. What is in a row is
-exact ranges where these are few, else ranges rounded out to a grid, so that nothing that is there is invisible.
+A row is one segment where there are few, else as many neighbours as it takes to have few rows. Where a row has few
+ranges, it is drawn range by range; where it has many, by how much of each of equal parts they cover.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from vmmcache.memory.atlas import TensorMap
 from vmmcache.memory.ranges import Range, merged
 
-__all__ = ["GRID", "Row", "covered", "rows"]
+__all__ = ["Row", "covered", "rows"]
 
-GRID: Final = 160
-"""Cells of a row that has too many ranges to show each."""
-_EXACT: Final = 48
-"""Most ranges of a kind that are shown as they are."""
+_FEW: Final = 48
+"""Most ranges of a kind that are drawn each by itself."""
 
 
 class Row(NamedTuple):
@@ -38,8 +36,6 @@ class Row(NamedTuple):
     """Bytes committed in the segments that have least and most."""
     allocations: int
     """That begin in this row."""
-    exact: bool
-    """Whether ranges are as they are, so that the borders of `mapped` are those of allocations."""
     committed: list[Range]
     mapped: list[Range]
     leased: list[Range]
@@ -48,6 +44,11 @@ class Row(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of addresses."""
         return self.stop - self.start
+
+    @property
+    def few(self) -> bool:
+        """Whether there are few enough ranges to draw each; those of `mapped` are allocations."""
+        return max(len(self.committed), len(self.mapped), len(self.leased)) <= _FEW
 
     @property
     def name(self) -> str:
@@ -73,8 +74,6 @@ def rows(tensor: TensorMap, most: int) -> list[Row]:
         beyond = min(first + step, len(sizes))
         start, stop = offsets[first], offsets[beyond]
         parts = [_clipped(ranges, start, stop) for ranges in (committed, mapped, leased)]
-        exact = max(map(len, parts)) <= _EXACT
-        shown = parts if exact else [_on_grid(part, start, stop) for part in parts]
         amounts = [nbytes for _, nbytes in sizes[first:beyond]]
         found.append(
             Row(
@@ -88,10 +87,9 @@ def rows(tensor: TensorMap, most: int) -> list[Row]:
                 least=min(amounts),
                 most=max(amounts),
                 allocations=bisect_left(mapped, (stop, 0)) - bisect_left(mapped, (start, 0)),
-                exact=exact,
-                committed=shown[0],
-                mapped=shown[1],
-                leased=shown[2],
+                committed=parts[0],
+                mapped=parts[1],
+                leased=parts[2],
             )
         )
     return found
@@ -108,7 +106,7 @@ def covered(ranges: Sequence[Range], start: int, stop: int, cells: int) -> list[
         return sums[place] - (max(0, ranges[place - 1][1] - at) if place else 0)
 
     amounts = [before(border) for border in borders]
-    return [after - earlier for earlier, after in zip(amounts, amounts[1:], strict=False)]
+    return [after - earlier for earlier, after in pairwise(amounts)]
 
 
 def _clipped(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
@@ -116,12 +114,6 @@ def _clipped(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
     last = bisect_left(ranges, (stop, stop))
     clipped = ((max(low, start), min(high, stop)) for low, high in ranges[first:last])
     return [(low, high) for low, high in clipped if low < high]
-
-
-def _on_grid(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
-    borders = [start + (stop - start) * cell // GRID for cell in range(GRID + 1)]
-    full = covered(ranges, start, stop, GRID)
-    return merged([(borders[cell], borders[cell + 1]) for cell, nbytes in enumerate(full) if nbytes])
 
 
 def _length(ranges: Iterable[Range]) -> int:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 MOST_ROWS: Final = 32
-CELLS: Final = 32
+CELLS: Final = 48
+NUMBERS, NUMBERS_GROUPED = 66, 92
+"""Columns of the terminal that numbers take."""
 # From what there is least of to what there is most of. Each has a letterform of its own: colours are extra.
 RESERVED, MAPPED, COMMITTED, LEASED = "·", "░", "▒", "█"
 _STYLES: Final = {RESERVED: "dim", MAPPED: "cyan", COMMITTED: "blue", LEASED: "magenta"}
@@ -40,11 +42,11 @@ def show(console: Console, found: Found, age_s: float) -> None:
             console.print(
                 f"[bold yellow]busy with {escape(busy.operation)} for {busy.seconds:.1f} s[/]: this is from before"
             )
-        console.print(_table(rows(tensor, MOST_ROWS)))
+        console.print(_table(rows(tensor, MOST_ROWS), console.width))
     console.print()
     for line in _legend():
         console.print(line)
-    console.print(_summary(found.map.tensors))
+    console.print(_summary(found.map.tensors), soft_wrap=True)
 
 
 def _head(tensor: TensorMap) -> Iterator[str]:
@@ -65,29 +67,30 @@ def _head(tensor: TensorMap) -> Iterator[str]:
     yield ", ".join(amounts)
 
 
-def _table(found: list[Row]) -> RenderableType:
+def _table(found: list[Row], width: int) -> RenderableType:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     grouped = any(row.first != row.last for row in found)
-    table.add_column("segments" if grouped else "segment", justify="right")
-    table.add_column("offset", justify="right")
-    for header in ("size", "committed", "mapped", "allocations"):
-        table.add_column(header, justify="right")
-    table.add_column("addresses", no_wrap=True, min_width=CELLS)
+    for header in ("segments" if grouped else "segment", "offset", "size", "committed", "mapped", "allocations"):
+        table.add_column(header, justify="right", no_wrap=True)
+    if grouped:
+        table.add_column("each segment", justify="right", no_wrap=True)
+    cells = max(8, min(CELLS, width - (NUMBERS_GROUPED if grouped else NUMBERS)))
+    table.add_column("addresses", no_wrap=True, min_width=cells)
     widest = max(row.nbytes for row in found)
     for row in found:
-        committed = format_bytes(row.committed_bytes)
-        if row.first != row.last and row.least != row.most:
-            committed += f" ({format_bytes(row.least)} to {format_bytes(row.most)} each)"
+        least, most = format_bytes(row.least), format_bytes(row.most)
+        each = [least if least == most else f"{least} .. {most}"] if grouped else []
         table.add_row(
             row.name,
             f"+{format_bytes(row.start)}",
             format_bytes(row.nbytes),
-            committed,
+            format_bytes(row.committed_bytes),
             format_bytes(row.mapped_bytes),
             f"{row.allocations:,}",
-            _bar(row, max(1, round(CELLS * row.nbytes / widest))),
+            *each,
+            _bar(row, max(1, round(cells * row.nbytes / widest))),
         )
     return table
 
@@ -97,13 +100,13 @@ def _bar(row: Row, cells: int) -> Text:
 
     counted = [covered(ranges, row.start, row.stop, cells) for ranges in (row.mapped, row.committed, row.leased)]
     text = Text()
-    for cell, amounts in enumerate(zip(*counted, strict=True)):
-        size = row.nbytes * (cell + 1) // cells - row.nbytes * cell // cells
-        # The most that half of the cell is; but what is mapped is never shown as if nothing were there.
-        mark = MAPPED if amounts[0] else RESERVED
-        for amount, better in zip(amounts, (MAPPED, COMMITTED, LEASED), strict=True):
-            if 2 * amount >= size > 0:
-                mark = better
+    for mapped, committed, leased in zip(*counted, strict=True):
+        if not mapped:
+            mark = RESERVED
+        elif 2 * leased >= mapped:
+            mark = LEASED
+        else:
+            mark = COMMITTED if 2 * committed >= mapped else MAPPED
         text.append(mark, style=_STYLES[mark])
     return text
 
@@ -111,8 +114,13 @@ def _bar(row: Row, cells: int) -> Text:
 def _legend() -> Iterator[Text]:
     from rich.text import Text
 
-    words = ((RESERVED, "reserved only"), (MAPPED, "mapped"), (COMMITTED, "committed"), (LEASED, "leased"))
-    line = Text("each mark is what at least half of its place is: ")
+    words = (
+        (RESERVED, "reserved, without memory"),
+        (MAPPED, "memory"),
+        (COMMITTED, "most of it committed"),
+        (LEASED, "most of it leased"),
+    )
+    line = Text()
     for place, (mark, word) in enumerate(words):
         line.append("  " if place else "").append(mark, style=_STYLES[mark]).append(f" {word}")
     yield line
@@ -123,7 +131,8 @@ def _summary(tensors: tuple[TensorMap, ...]) -> str:
         return format_bytes(sum(amounts))
 
     return (
-        f"{len(tensors)} tensors: {total(tensor.reserved for tensor in tensors)} reserved, "
+        f"{len(tensors)} tensor{'' if len(tensors) == 1 else 's'}: "
+        f"{total(tensor.reserved for tensor in tensors)} reserved, "
         f"{total(tensor.committed for tensor in tensors)} committed, "
         f"{total(tensor.mapped + tensor.owed for tensor in tensors)} of memory in "
         f"{sum(len(tensor.allocations) for tensor in tensors):,} allocations, "

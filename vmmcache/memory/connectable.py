@@ -38,7 +38,8 @@ class ConnectableSegments(TouchableSegments):
     def registrable(self) -> tuple[RegistrableSegment, ...]:
         """What a connector may register: one descriptor per allocation run of each committed segment, by address.
 
-        Growth appends to each segment's descriptors and leaves those before as they were.
+        Growth appends to each segment's descriptors and leaves those before as they were, but that the last becomes
+        longer where growth goes on in its allocation.
         """
         with self._region.gate.enter("registrable"):
             self._check_open("registrable")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +25,8 @@ from vmmcache.plugins.host import open_driver
 from vmmcache.units import align_down, as_count
 
 __all__ = ["ExtensibleTensor"]
+
+_log: Final = logging.getLogger(__name__)
 
 
 class ExtensibleTensor(ConnectableSegments):
@@ -155,6 +158,7 @@ class ExtensibleTensor(ConnectableSegments):
         targets = self._memory.segments.targets(nbytes)
         with self._changing(Event.COMMIT, revoke, lambda: self._memory.doomed(targets, defragment=defragment)):
             self._memory.commit(targets, defragment=defragment, keep=keep)
+        self._log_state()
 
     def trim(self) -> None:
         """Give back what straddles a cut: exchange each such allocation for one of just the granules that are needed.
@@ -174,6 +178,7 @@ class ExtensibleTensor(ConnectableSegments):
         """
         with self._changing(Event.COMMIT, doomed=self._memory.loose):
             self._memory.trim()
+        self._log_state()
 
     def release_physical(self, backup: bool = False, *, revoke: bool = False) -> None:
         """Give all memory back and keep addresses and views. Until `restore`, touching them faults.
@@ -196,6 +201,7 @@ class ExtensibleTensor(ConnectableSegments):
         """
         with self._changing(Event.SLEEP, revoke, self._visible):
             self._memory.release(backup=backup)
+        self._log_state()
 
     def restore(self) -> None:
         """Commit the same sizes again, in the same allocations at the same addresses, zeroed unless there is a backup.
@@ -209,6 +215,7 @@ class ExtensibleTensor(ConnectableSegments):
         """
         with self._changing(Event.WAKE):
             self._memory.restore()
+        self._log_state()
 
     def close(self, *, revoke: bool = False) -> None:
         """Give memory and addresses back. The second time does nothing.
@@ -226,6 +233,7 @@ class ExtensibleTensor(ConnectableSegments):
         with self._changing(Event.CLOSE, revoke, self._visible):
             self._check_views()
             self._memory.close()
+        self._log_state()
 
     # Observers ------------------------------------------------------------------------------------------------------
 
@@ -257,6 +265,10 @@ class ExtensibleTensor(ConnectableSegments):
             (lambda: self._leases.revoke(going)) if revoke else _nothing,
             self._region.gate.operation(event.value, self._memory.visible_bytes),
         )
+
+    def _log_state(self) -> None:
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%r, %d bytes mapped in %d allocations", self, self.physical_bytes, len(self.allocations))
 
     def _visible(self) -> Sequence[Range]:
         return self._segments.between(None, self.committed)

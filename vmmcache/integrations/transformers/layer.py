@@ -143,10 +143,10 @@ class ExtensibleLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget all tokens and give their memory back. The addresses stay, for states of the same shape."""
-        self._length = self._shift = 0
-        self.is_initialized = False
         if self._rows is not None and not self._closed:
             self._rows.clear()
+        self._length = self._shift = 0
+        self.is_initialized = False
 
     def ensure(self, tokens: int) -> None:
         """Have memory for so many more tokens now."""

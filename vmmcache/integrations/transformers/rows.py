@@ -63,6 +63,7 @@ class Rows:
         self._committed = [0] * len(sizes)
         self._origins: list[int] = []
         self._views: list[torch.Tensor] = []
+        self._first = 0
         self.ready = 0
         """Rows below this one, and not left behind, are backed in every stream."""
         self.stale = NEVER
@@ -104,38 +105,48 @@ class Rows:
             )
         least = [0] * len(self._committed) if exact else self._committed
         targets, ready = self.layout.targets(first, stop, least, 0 if exact else self._step)
-        if targets != self._committed:
-            self.tensor.commit(targets)
+        if targets != self._committed or not self._views:
+            self.tensor.commit(targets)  # also what is refused while asleep
         self._committed = targets
         self._see(first, ready)
 
     def clear(self) -> None:
         """Give all memory back and keep the addresses."""
-        self._forget()
-        self.tensor.commit(0)
-        self._committed = [0] * len(self._committed)
+        try:
+            self.tensor.commit(0)
+        finally:
+            if not self.tensor.committed_bytes:
+                self._forget()
+                self._committed = [0] * len(self._committed)
 
     def sleep(self, *, backup: bool) -> None:
-        """Give memory back until `wake`; views are made anew then. Without `backup` there is nothing to come back."""
-        self._forget()
+        """Give memory back until `wake`. Without `backup` there is nothing that could come back."""
         if not backup and self.tensor.state != "asleep":
             self.clear()
-        self.tensor.release_physical(backup=backup)
+        try:
+            self.tensor.release_physical(backup=backup)
+        finally:
+            if self.tensor.state == "asleep":
+                self._forget()
 
     def wake(self, first: int, stop: int) -> None:
         """Have memory again as it was; rows from `first` to `stop` are those that were needed."""
         if self.tensor.state == "asleep":
             self.tensor.restore()
-        if any(self._committed):
+        if any(self._committed) and not self._views:
             self._see(first, self.layout.targets(first, stop, self._committed, self._step)[1])
 
     def close(self) -> None:
         """Give memory and addresses back; refused while somebody else has a view."""
-        self._forget()
-        self.tensor.close()
+        first, ready, seen = self._first, self.ready, bool(self._views)
+        self._forget()  # or our own views would count as somebody's who still looks
+        try:
+            self.tensor.close()
+        finally:
+            if seen and self.tensor.state == "committed":
+                self._see(first, ready)
 
     def _forget(self) -> None:
-        # Every view of ours goes first: it would count as somebody's who still looks.
         self._views, self._origins = [], []
         self.ready, self.stale = 0, NEVER
 
@@ -159,8 +170,8 @@ class Rows:
                 origins.append(origin)
                 if self.layout.windowed:
                     stale = min(stale, -(-(low + 1) * stream.segment // stream.row))
-        self._origins, self._views = origins, views
-        self.ready, self.stale = ready, stale
+        self._origins, self._views, self._first = origins, views, first
+        self.ready, self.stale = min(ready, self.max_length), stale
 
     # Contents -------------------------------------------------------------------------------------------------------
 

@@ -62,8 +62,9 @@ class ExtensibleWindowLayer(ExtensibleLayer):
         start = self._length - self._shift
         stop = start + many
         first = max(self._kept_from, start - past)
-        if stop > rows.ready or first >= rows.stale:
-            rows.reach(first, stop)
+        needed = self._kept_from if self.record_past else first
+        if stop > rows.ready or needed >= rows.stale:
+            rows.reach(needed, stop)
         rows.view(0, start, stop).copy_(key_states)
         rows.view(1, start, stop).copy_(value_states)
         self._length += many
@@ -111,8 +112,8 @@ class ExtensibleWindowLayer(ExtensibleLayer):
         self._kept_from = max(self._kept_from, first)
 
     def reset(self) -> None:
-        self._kept_from = 0
         super().reset()
+        self._kept_from = 0
 
     def release_physical(self, backup: bool = False) -> None:
         super().release_physical(backup)

@@ -255,7 +255,7 @@ class Region:
             at = 0
             for run in runs:
                 new.append(debt := steps.create(run[1] - run[0]))
-                self.driver.grant([steps.place(debt, scratch, at)])
+                self._verbs.grant([steps.place(debt, scratch, at)])
                 steps.copy_in(debt, run, kept, fresh, self.base)
                 at += run[1] - run[0]
             self.gate.busy()

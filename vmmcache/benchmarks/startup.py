@@ -7,17 +7,23 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from benchmarks.harness import Row, best_in_turns, run, seconds
+from vmmcache.benchmarks.harness import Row, best_in_turns, seconds
 
-IMPORT_MS = 30.0
-PROBE_S = 0.3
+__all__ = ["TITLE", "measure"]
+
+TITLE: Final = "Start-up (B3)"
+
+IMPORT_MS: Final = 30.0
+PROBE_S: Final = 0.3
 
 # The command as it is installed beside this interpreter: what a person types.
-COMMAND = [str(Path(sys.executable).with_name("vmmcache")), "probe"]
+COMMAND: Final = [str(Path(sys.executable).with_name("vmmcache")), "probe"]
 
 
 def measure() -> Sequence[Row]:
+    """Import and probe, against an interpreter that does nothing."""
     best = best_in_turns(
         {
             "bare": lambda: seconds(lambda: _call([sys.executable, "-c", "pass"])),
@@ -55,7 +61,3 @@ def measure() -> Sequence[Row]:
 
 def _call(command: list[str]) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-if __name__ == "__main__":
-    sys.exit(run("Start-up (B3)", measure))

@@ -7,19 +7,22 @@ find the same capacity, and that the known one, or the run fails whatever the ti
 from __future__ import annotations
 
 import json
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
+from importlib import resources
+from typing import Any, Final
 
-from benchmarks.harness import Row, best_in_turns, run, seconds
+from vmmcache.benchmarks.harness import Row, best_in_turns, seconds
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, ConstraintPolicy, Plan, Request, plan
 
-NINE: dict[str, Any] = json.loads(
-    (Path(__file__).parent.parent / "tests/planning/data/nine_lifecycles.json").read_text()
+__all__ = ["TITLE", "large_layout", "measure", "nine_layout"]
+
+TITLE: Final = "Planner (B1)"
+
+NINE: Final[dict[str, Any]] = json.loads(
+    resources.files("vmmcache.benchmarks").joinpath("nine_lifecycles.json").read_text(encoding="utf-8")
 )
 T: int = NINE["tokens_per_block"]
 QUOTA: int = NINE["gpu_quota_bytes"]
@@ -32,6 +35,7 @@ FIT_MS, CONSTRUCTION_MS, SEPARATE_MS, LARGE_MS, FLAT = 0.3, 1.0, 3.0, 5.0, 1.3
 
 
 def nine_layout() -> CacheLayout:
+    """Layers with nine life cycles: full attention, windows and sinks of several sizes."""
     layers = []
     for entry in NINE["variants"]["attn9"]:
         buffers = [Buffer(role, nbytes) for role, nbytes in entry["buffers_bytes_per_block"].items()]
@@ -40,15 +44,18 @@ def nine_layout() -> CacheLayout:
 
 
 def constraints(others: Iterable[Request]) -> list[Batch]:
+    """A prompt, and a long request to be fitted beside others."""
     marked = Request(LONG, LONG - 4, ConstraintPolicy.FIT_TO_QUOTA)
     return [Batch([Request(8192, 0)]), Batch([marked, *others])]
 
 
 def equal(batch_size: int) -> list[Batch]:
+    """The long request and copies of a short one."""
     return constraints([Request(4, 0, count=batch_size - 1)] if batch_size > 1 else [])
 
 
 def fitted(layout: CacheLayout, batches: list[Batch], quota: int = QUOTA) -> Plan:
+    """What is measured."""
     return plan(layout, quota, GRANULE, constraints=batches)
 
 
@@ -147,6 +154,13 @@ def several(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def measure() -> Sequence[Row]:
+    """Fitting and construction, for batches of every size.
+
+    Raises
+    ------
+    SystemExit
+        A result is not the known one.
+    """
     warnings.simplefilter("ignore")  # every fit says that it reduced a request; here it is meant to
     if wrong := differences():
         raise SystemExit("\n".join(wrong))
@@ -193,7 +207,3 @@ def measure() -> Sequence[Row]:
 def _row(name: str, figure: float, plain: float | None, target: float) -> Row:
     against = None if plain is None else "every request at every probe"
     return Row(name, figure, "ms", against, plain, figure, f"<= {target:g} ms", figure <= target)
-
-
-if __name__ == "__main__":
-    sys.exit(run("Planner (B1)", measure))

@@ -7,22 +7,29 @@ thread, so that the figures do not speak of how torch divides work.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import torch
 
-from benchmarks.harness import ROUNDS, Row, run, seconds
 from vmmcache import ExtensibleTensor
+from vmmcache.benchmarks.harness import QUICK_ROUNDS, ROUNDS, Row, mode, seconds
 from vmmcache.units import GIB, MIB, format_bytes
 
-NBYTES = 512 * MIB
-TURNS = 3
-LOW, HIGH = 0.95, 1.05
+__all__ = ["NEEDS", "TITLE", "measure"]
+
+TITLE: Final = "Host driver: memory speed (B4)"
+NEEDS: Final = ("torch",)
+
+NBYTES: Final = 512 * MIB
+TURNS: Final = 3
+LOW: Final = 0.95
+HIGH: Final = 1.05
 
 
 def measure() -> Sequence[Row]:
+    """Reading, filling and copying, against `torch.empty`."""
     torch.set_num_threads(1)
     source = torch.ones(NBYTES // 4)
     work: dict[str, Callable[[torch.Tensor], object]] = {
@@ -31,7 +38,10 @@ def measure() -> Sequence[Row]:
         "write: copy_": lambda memory: memory.copy_(source),
     }
     best: dict[tuple[str, str], float] = {}
-    for _ in range(ROUNDS):
+    rounds = QUICK_ROUNDS if mode.quick else ROUNDS
+    for number in range(rounds):
+        if mode.progress is not None:
+            mode.progress(number, rounds)
         with ExtensibleTensor(NBYTES, "host") as tensor:
             tensor.commit(NBYTES)
             sides = {"vmmcache": tensor.segment_view(0, torch.float32), "torch": torch.empty(NBYTES // 4)}
@@ -58,7 +68,3 @@ def _row(name: str, ours: float, plain: float) -> Row:
         f"{LOW} to {HIGH} of plain torch",
         LOW <= ours / plain <= HIGH,
     )
-
-
-if __name__ == "__main__":
-    sys.exit(run("Host driver: memory speed (B4)", measure))

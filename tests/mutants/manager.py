@@ -1,0 +1,255 @@
+"""Faults in the manager of a cache: which path, how much, together or not at all, asleep, awake, closed."""
+
+from __future__ import annotations
+
+OPENING = "vmmcache/cache/opening.py"
+SHARED = "vmmcache/cache/shared.py"
+PATH = "vmmcache/cache/path.py"
+ESTIMATED = "vmmcache/cache/estimated.py"
+FINALIZING = "vmmcache/cache/finalizing.py"
+REQUOTA = "vmmcache/cache/requota.py"
+SLEEPING = "vmmcache/cache/sleeping.py"
+WARMING = "vmmcache/cache/warming.py"
+MANAGER = "vmmcache/cache/manager.py"
+MANAGED = "vmmcache/cache/managed.py"
+CORE = "vmmcache/cache/core.py"
+COUNTS = "vmmcache/cache/counts.py"
+AGREEMENT = "vmmcache/cache/agreement.py"
+CONSTRUCTING = "vmmcache/cache/constructing.py"
+REGISTRATIONS = "vmmcache/cache/registrations.py"
+SEGMENTED = "vmmcache/memory/segmented.py"
+
+LIFE = ["tests/cache/test_manager_life.py"]
+ERRORS = ["tests/cache/test_manager_errors.py"]
+WHICH = ["tests/cache/test_manager_opening.py"]
+FAULTS = ["tests/cache/test_manager_faults.py"]
+RANKS = ["tests/cache/test_manager_ranks.py"]
+
+MUTANTS = [
+    {
+        "name": "a large reservation that fails is the caller's error",
+        "path": OPENING,
+        "old": "        if (reason := _refused(answers)) is None:\n            all_or_none(",
+        "new": "        if True:\n            reason = _refused(answers)\n            all_or_none(",
+        "tests": WHICH,
+    },
+    {
+        "name": "a fallback is silent",
+        "path": OPENING,
+        "old": "    if settings.vmm is None:\n        _log.warning(",
+        "new": "    if settings.vmm is None:\n        _log.debug(",
+        "tests": WHICH,
+    },
+    {
+        "name": "vmm=True falls back",
+        "path": OPENING,
+        "old": "    if settings.vmm:\n",
+        "new": "    if settings.vmm and settings.driver:\n",
+        "tests": ERRORS,
+    },
+    {
+        "name": "addresses of a path that is not taken stay",
+        "path": OPENING,
+        "old": "        if path is not None:\n            undo.push(noting(path.backing.close))\n        answers",
+        "new": "        answers",
+        "tests": RANKS,
+    },
+    {
+        "name": "a rank's own reason to fall back stays its own",
+        "path": OPENING,
+        "old": 'reason = ranks.agree_reason("probe", why_not)',
+        "new": "reason = why_not",
+        "tests": RANKS,
+    },
+    {
+        "name": "the second manager measures by itself",
+        "path": SHARED,
+        "old": "if self._measured is None or again:",
+        "new": "if True:",
+        "tests": WHICH,
+    },
+    {
+        "name": "what others of the device have is not taken off",
+        "path": SHARED,
+        "old": "left = max(0, nbytes - sum(other.final_bytes or 0 for other in self._members if other is not member))",
+        "new": "left = nbytes",
+        "tests": WHICH,
+    },
+    {
+        "name": "weights of managers are ignored",
+        "path": SHARED,
+        "old": "if self._weights is None else self._weights[self._order[id(other)]]",
+        "new": "",
+        "tests": WHICH,
+    },
+    {
+        "name": "a stated size is measured",
+        "path": PATH,
+        "old": "        if manual.manual:\n            plan",
+        "new": "        if manual.manual and manual.nbytes is None:\n            plan",
+        "tests": LIFE,
+    },
+    {
+        "name": "warm-up's pieces stay in the final commit",
+        "path": PATH,
+        "old": "            self.backing.commit((0,) * len(counts), keep=False)\n",
+        "new": "",
+        "tests": LIFE,
+    },
+    {
+        "name": "the temporary pool's step is not shortened",
+        "path": ESTIMATED,
+        "old": "            if not low:\n                raise",
+        "new": "            raise",
+        "tests": LIFE,
+    },
+    {
+        "name": "memory that disappears is not measured again",
+        "path": FINALIZING,
+        "old": "        for _ in range(1, ATTEMPTS):",
+        "new": "        for _ in range(0):",
+        "tests": ERRORS,
+    },
+    {
+        "name": "measuring again sees what was measured before",
+        "path": FINALIZING,
+        "old": "again, self._measured = self._measured, True",
+        "new": "again, self._measured = False, True",
+        "tests": ERRORS,
+    },
+    {
+        "name": "a commit that failed is not undone",
+        "path": FINALIZING,
+        "old": "        undo.push(noting(lambda: path.back_to(before)))\n",
+        "new": "",
+        "tests": FAULTS,
+    },
+    {
+        "name": "slots do not follow memory after a failure",
+        "path": FINALIZING,
+        "old": "        undo.push(noting(core.follow))\n        undo",
+        "new": "        undo",
+        "tests": FAULTS,
+    },
+    {
+        "name": "ranks do not hear whether the others could commit",
+        "path": FINALIZING,
+        "old": 'answers = answers_of(core.ranks, "finalize: commit", error)',
+        "new": "answers = [answers[core.ranks.rank]] if error is None else answers_of(core.ranks, 'x', error)",
+        "tests": RANKS,
+    },
+    {
+        "name": "what ranks agreed on is not held against the floors",
+        "path": COUNTS,
+        "old": "        if number < group.min_slots:",
+        "new": "        if number < 0:",
+        "tests": ERRORS,
+    },
+    {
+        "name": "a resize hands out slots before there is memory",
+        "path": REQUOTA,
+        "old": "    core.slots.set_counts(lower)\n",
+        "new": "    core.slots.set_counts(counts)\n",
+        "tests": FAULTS,
+    },
+    {
+        "name": "what straddles a cut stays mapped",
+        "path": REQUOTA,
+        "old": "    else:\n        _trim(core)",
+        "new": "    else:\n        pass",
+        "tests": LIFE,
+    },
+    {
+        "name": "a quota beyond the addresses is tried",
+        "path": REQUOTA,
+        "old": "        if group.slots > most:",
+        "new": "        if False:",
+        "tests": ERRORS,
+    },
+    {
+        "name": "a trim whose undoing fails does not say what is left",
+        "path": SEGMENTED,
+        "old": "                self.region.move([run], [], self._visible())\n        except DriverError as error:\n"
+        "            self._settle_exchange(before, error)\n            raise\n",
+        "new": "                self.region.move([run], [], self._visible())\n        except ZeroDivisionError:\n"
+        "            raise\n",
+        "tests": FAULTS,
+    },
+    {
+        "name": "sleep does not ask for requests that run",
+        "path": SLEEPING,
+        "old": "    if active and not revoke:",
+        "new": "    if False:",
+        "tests": ERRORS,
+    },
+    {
+        "name": "leases are seen when contents are gone already",
+        "path": SLEEPING,
+        "old": "                backing.check_leases(revoke=revoke)\n",
+        "new": "",
+        "tests": ERRORS,
+    },
+    {
+        "name": "slots can be had while asleep",
+        "path": SLEEPING,
+        "old": "            core.slots.set_counts((0,) * len(counts))\n",
+        "new": "",
+        "tests": LIFE,
+    },
+    {
+        "name": "a rank sleeps before all can",
+        "path": SLEEPING,
+        "old": '        all_or_none(answers_of(core.ranks, "sleep", error), "sleep", error)\n',
+        "new": "        if error is not None:\n            raise error\n",
+        "tests": RANKS,
+    },
+    {
+        "name": "a rank stays awake where another is asleep",
+        "path": SLEEPING,
+        "old": "            undo.push(noting(backing.sleep))\n",
+        "new": "",
+        "tests": RANKS,
+    },
+    {
+        "name": "memory that did not come back is not told",
+        "path": SLEEPING,
+        "old": "        if came_back >= held - held // _SLACK:",
+        "new": "        if True:",
+        "tests": LIFE,
+    },
+    {
+        "name": "ensure exceeds what ranks agreed on",
+        "path": WARMING,
+        "old": "map(min, wanted, self._core.bound)",
+        "new": "map(min, wanted, wanted)",
+        "tests": RANKS,
+    },
+    {
+        "name": "views after warm-up span what is not there",
+        "path": MANAGED,
+        "old": "exact=self._state is State.READY",
+        "new": "exact=False",
+        "tests": LIFE,
+    },
+    {
+        "name": "a closed manager has slots",
+        "path": CORE,
+        "old": "        self.slots.set_counts((0,) * len(self.slots.counts))\n        self.shared",
+        "new": "        self.shared",
+        "tests": ERRORS,
+    },
+    {
+        "name": "a manager that cannot be made leaves its addresses",
+        "path": OPENING,
+        "old": "            undo.push(noting(path.backing.close))\n            return path, None",
+        "new": "            return path, None",
+        "tests": FAULTS,
+    },
+    {
+        "name": "a tag of others puts this cache to sleep",
+        "path": MANAGER,
+        "old": "return tags is None or self._core.settings.tag in tags",
+        "new": "return tags is None or bool(tags)",
+        "tests": LIFE,
+    },
+]
