@@ -293,14 +293,15 @@ class Peer:
 
 def serve() -> None:
     """Until nobody asks any more. What libraries print goes to standard error."""
-    signal.alarm(110)  # an orphan ends too
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
         questions = sys.stdin.buffer
         side: Side | None = None
         while True:
             try:
-                question = pickle.load(questions)
+                signal.alarm(0)
+                question = pickle.load(questions)  # until the other end closes, or is gone
+                signal.alarm(110)  # what hangs in a library ends too
             except EOFError:
                 break
             try:

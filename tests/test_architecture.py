@@ -74,7 +74,8 @@ MAY_IMPORT = {
     "models.*": L0,
     "demo.*": f"{L5} demo.*",
     "integrations.*": f"{L5} integrations.*",
-    "cli.*": f"{L5} demo.* integrations.* cli.*",
+    "benchmarks.*": f"{L5} benchmarks.*",
+    "cli.*": f"{L5} demo.* integrations.* benchmarks.* cli.*",
     "testing.*": f"{L5} places testing.*",
 }
 DRIVER_MAY_IMPORT = f"vmmcache {L0} handles places driver spec"
@@ -89,6 +90,7 @@ THIRD_PARTY = {
     "vmmcache.memory.views": ("", "torch"),
     "vmmcache.cache.*": ("", "torch"),
     "vmmcache.demo.*": ("torch", ""),
+    "vmmcache.benchmarks.*": ("torch", ""),
     "vmmcache.integrations.prometheus": ("prometheus_client", ""),
     "vmmcache.integrations.*": ("torch transformers", ""),
     "vmmcache.cli.*": ("click rich", "torch"),

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from vmmcache.benchmarks.catalog import shipped
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cli.md"
 CONSOLE = re.compile(r"^```console\n\$ vmmcache ([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -107,6 +109,25 @@ def test_plan_prints_what_the_page_shows() -> None:
     assert run(*arguments.split()).split() == shown()[arguments].split()
 
 
+def test_bench_prints_what_the_page_shows() -> None:
+    # Counts, which are the same everywhere; what follows them is about the machine.
+    page, _, _ = shown()["bench growth"].partition("Python ")
+    printed, machine, verdict = run("bench", "growth").partition("Python ")
+    assert printed.split() == page.split()
+    assert machine
+    assert verdict.endswith("every target holds\n")
+
+
+def test_every_shipped_benchmark_has_its_row_on_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8").partition("## bench")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(shipped())
+
+
+def test_map_prints_what_the_page_shows() -> None:
+    (arguments,) = (arguments for arguments in shown() if arguments.startswith("map"))
+    assert the_same_everywhere(run(*arguments.split())) == the_same_everywhere(shown()[arguments])
+
+
 def test_demo_prints_the_rows_that_the_page_shows(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(TINY), encoding="utf-8")
@@ -138,7 +159,7 @@ def test_every_variable_that_the_code_reads_is_on_the_page() -> None:
     assert [name for name in sorted(variables) if f"`{name}`" not in page] == []
 
 
-@pytest.mark.parametrize("command", ["probe", "demo"])
+@pytest.mark.parametrize("command", ["bench", "probe", "demo", "map"])
 def test_every_option_of_a_command_is_on_the_page(command: str) -> None:
     options = set(re.findall(r"--[a-z]+", run(command, "--help"))) - {"--help"}
     page = PAGE.read_text(encoding="utf-8")

@@ -26,8 +26,10 @@ from disagg.decode import DecodeSide
 from disagg.prefill import PrefillSide
 from tests.cma import CmaConnector
 from tests.test_connectors_live import usable
+from tests.test_example_scheduler import LEAST, Memory, scheduler_of
 from tinyllm.life import Engine, Options
 from tinyllm.model import Model
+from tinyllm.scheduler import Session
 from tinyllm.shape import KINDS
 from tinyllm.workload import Request, requests
 from vmmcache import ConfigError, StaleSegment
@@ -58,8 +60,11 @@ def test_two_processes_answer_what_one_does(connector: str) -> None:
     (run,) = said["runs"]
     assert run["tokens_sha256"] == said["tokens_sha256_alone"]
     assert said["reads"] == said["adopted"] == 12
-    # A block of all layers of a kind is a piece, and of states two: far fewer bytes than one piece a layer would have.
-    assert said["bytes_moved"] > 12 * 72 * 1024
+    # Every block of a prompt that is needed, once, and nothing else. One of all layers of a kind is a piece, of states two.
+    blocks = [-(-len(request.prompt) // 16) for request in PROMPTS]
+    window = [-(-len(request.prompt) // 16) - max(0, len(request.prompt) - 31) // 16 for request in PROMPTS]
+    assert said["pieces"] == sum(blocks) + sum(window) + 12 * 2
+    assert said["bytes_moved"] == (sum(blocks) * 64 + sum(window) * 128 + 12 * 72) << 10
     # C2, S15: growth appended to what was registered, and some blocks were read out of that.
     small, large = run["prefill"]["report"]["slots"]
     assert all(few <= many for few, many in zip(small, large, strict=True))
@@ -209,6 +214,29 @@ def test_blocks_of_another_epoch_and_blocks_that_are_missing_are_refused(pair: P
     with theirs, pytest.raises(PeerLost, match=r"has said nothing for 0\.01 s, and 12 prompts are still due"):
         DecodeSide(pair.here, silent, batch=1, nap_after=1).run(PROMPTS)
     silent.close()
+
+
+def test_slots_of_a_prompt_are_kept_until_it_was_read() -> None:
+    long = [Request(number, PROMPTS[0].prompt[:1] * 112, 20) for number in range(2)]
+    here, there = scheduler_of(Memory(), LEAST), scheduler_of(Memory(), LEAST)
+    there.submit(long)
+    (turn,) = there.schedule()
+    there.done(turn, 7)
+    there.hold(turn.session)
+    # Five blocks have left the window already, and the other two are of use to whoever goes on.
+    assert [slot < 0 for slot in there.blocks(turn.session)["window"]] == [True] * 5 + [False] * 2
+    # The next one waits, which is no error while somebody will give slots back.
+    assert there.schedule() == []
+    assert not there.running
+    there.let_go(turn.session)
+    (following,) = there.schedule()
+    assert following.session.request == long[1]
+
+    assert here.schedule() == []
+    here.adopt(Session(long[0], [*long[0].prompt, 7], 112, here.slots.allocate(112, 112)))
+    (decoding,) = here.schedule()
+    assert (decoding.start, decoding.decodes) == (112, True)
+    assert (here.counts.admitted, here.counts.adopted) == (0, 1)
 
 
 # What the two say ---------------------------------------------------------------------------------------------------

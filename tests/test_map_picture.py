@@ -121,8 +121,10 @@ def test_a_box_is_where_the_bytes_are() -> None:
     assert narrow[2] == pytest.approx(wide[2] / 2, abs=0.1)
     assert wide[0] == blank[0] == narrow[0]
     first, last = boxes(svg, MAPPED)
-    assert first == (wide[0], wide[1], pytest.approx(wide[2] / 4, abs=0.1), wide[3])
-    assert last[1:3] == (narrow[1], pytest.approx(narrow[2], abs=0.1))
+    assert (first[0], first[1], first[3]) == (wide[0], wide[1], wide[3])
+    assert first[2] == pytest.approx(wide[2] / 4, abs=0.1)
+    assert last[1] == narrow[1]
+    assert last[2] == pytest.approx(narrow[2], abs=0.1)
     assert [box[2] for box in boxes(svg, COMMITTED)] == [first[2], last[2]]
     (lease,) = boxes(svg, LEASED)
     assert (lease[0], lease[2]) == (first[0], first[2])
@@ -140,7 +142,7 @@ def test_ten_thousand_segments_are_a_picture_that_can_be_read() -> None:
     assert float(svg.attrib["width"]) == WIDTH
     assert float(svg.attrib["height"]) < 1_200
     assert len(boxes(svg, RESERVED)) <= MOST_ROWS
-    paths = [each for each in svg.iter(f"{SVG}path")]
+    paths = list(svg.iter(f"{SVG}path"))
     # The area under the steps is the memory that is there.
     full = sum(width * height for _, _, width, height in boxes(svg, RESERVED))
     for fill, amount in ((MAPPED, whole.mapped), (COMMITTED, whole.committed)):
@@ -187,7 +189,7 @@ def test_ten_thousand_segments_fit_on_a_screen() -> None:
     assert "10,000 segments" in text
     assert f"{len(whole.allocations):,} allocations" in text
     assert f"{format_bytes(whole.committed)} committed" in text
-    assert "leased to owner 0, owner 1, owner 2 and 2 others" in text
+    assert re.search(r"leased to owner \d, owner \d, owner \d and 2 others", text)
     assert "0 B .. 32 MiB" in text
     first = next(line for line in lines if line.lstrip().startswith("0-"))
     assert set(first.split()[-1]) == {"█"}  # what is leased; most of it is
@@ -202,7 +204,7 @@ def test_each_mark_is_a_place(width: int) -> None:
     assert set(bars[1]) == {"·"}
     assert set(bars[2]) == {"▒"}
     assert len(bars[2]) == pytest.approx(len(bars[0]) / 2, abs=1)
-    assert max(map(len, lines[3:7])) <= width
+    assert max(map(len, lines[4:8])) <= width
 
 
 def test_what_is_mapped_and_not_committed_is_told_apart() -> None:

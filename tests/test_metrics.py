@@ -147,12 +147,13 @@ def test_memory_of_another_process_counts_where_it_is_mapped(tmp_path: Any) -> N
 # What went wrong ------------------------------------------------------------------------------------------------------
 
 
-def test_an_operation_that_fails_is_counted_and_the_rest_is_as_it_was() -> None:
+@pytest.mark.parametrize("verb", ["create", "map", "grant"])
+def test_an_operation_that_fails_is_counted_and_the_rest_is_as_it_was(verb: str) -> None:
     driver = RecordingDriver(MeteredDriver())
     with ExtensibleTensor(16 * FINE, driver, segments=2) as tensor:
         tensor.commit(FINE)
         before = figures(driver)
-        driver.fail(2, verb="create", error=out_of_memory)
+        driver.fail(2, verb=verb, error=out_of_memory)
         with pytest.raises(OutOfDeviceMemory):
             tensor.commit(3 * FINE)
         now = figures(driver)

@@ -12,6 +12,7 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
+from email import message_from_bytes
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,38 @@ def test_the_wheel_holds_types_and_facts_of_models(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+def test_every_package_of_the_wheel_has_types_and_every_schema_is_there(wheel: Path, repository: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    packages = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert {f"{package}/py.typed" for package in packages} <= names
+    schemas = {f"vmmcache/schemas/{path.name}" for path in (repository / "vmmcache/schemas").glob("*.json")}
+    assert len(schemas) >= 6
+    assert schemas <= names
+
+
+def test_the_metadata_say_licence_versions_and_extras(wheel: Path, settings: dict[str, Any]) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (file,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(file))
+    project = settings["project"]
+    assert metadata["License-Expression"] == "Apache-2.0"  # SPDX; so no classifier says it once more
+    classifiers = metadata.get_all("Classifier") or []
+    assert "Typing :: Typed" in classifiers
+    assert not [each for each in classifiers if each.startswith("License")]
+    assert metadata["Requires-Python"] == project["requires-python"]
+    assert set(metadata.get_all("Provides-Extra") or []) == set(project["optional-dependencies"])
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload().startswith("# vmmcache")
+
+
 def test_the_sdist_holds_what_it_takes_to_test_and_document_it(published: Path) -> None:
     (sdist,) = published.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "Makefile", "requirements.txt", "tests/conftest.py"} <= names
     assert {"docs/conf.py", "vmmcache/__init__.py", "drivers/vmmcache_host/__init__.py"} <= names
+    assert {"SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/growth.py", "examples/engine.py"} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "docs/_build"))]
 
 
@@ -120,6 +147,23 @@ def test_the_installed_wheel_is_what_is_imported(installed: Path, tmp_path: Path
     script = "import vmmcache, vmmcache_host; print(vmmcache.__file__, vmmcache_host.__file__)"
     for file in run(installed / "bin" / "python", "-c", script, cwd=tmp_path).split():
         assert Path(file).is_relative_to(installed)
+
+
+def test_the_installed_wheel_plans_and_measures(installed: Path, tmp_path: Path) -> None:
+    # Neither needs torch, nor anything of a checkout.
+    planned = json.loads(
+        run(installed / "bin" / "vmmcache", "plan", "llama-3.1-8b", "--quota", "60GiB", "--json", cwd=tmp_path)
+    )
+    assert planned["groups"][0]["slots"] == 30720
+    measured = json.loads(run(installed / "bin" / "vmmcache", "bench", "growth", "--quick", "--json", cwd=tmp_path))
+    assert (measured["ok"], len(measured["benchmarks"][0]["rows"])) == (True, 6)
+
+
+def test_the_installed_wheel_says_what_it_lacks(installed: Path, tmp_path: Path) -> None:
+    command = (installed / "bin" / "vmmcache", "bench", "bandwidth", "--json")
+    child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    (entry,) = json.loads(child.stdout)["benchmarks"]
+    assert (child.returncode, entry["status"], entry["reason"]) == (1, "unavailable", "torch is not installed")
 
 
 def test_every_dependency_is_pinned(repository: Path, settings: dict[str, Any]) -> None:

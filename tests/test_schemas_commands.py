@@ -19,12 +19,15 @@ from vmmcache.cli._app import _COMMANDS
 
 CASE: dict[str, Any] = {
     "tokens_per_block": 32,
-    "layers": [{"kind": "attention", "window": 128, "buffers": [{"role": "key", "bytes_per_block": 65536}]}],
+    "layers": [{"kind": "attention", "window": None, "buffers": [{"role": "key", "bytes_per_block": 65536}]}],
     "quota": 1 << 26,
     "granule": 1 << 21,
     "constraints": [
         {"requests": [{"capacity": 8192, "history_length": 0}]},
-        {"requests": [{"capacity": 1 << 20, "policy": "FIT_TO_QUOTA"}], "system_prompt_length": 64},
+        {
+            "requests": [{"capacity": 1 << 20, "history_length": (1 << 20) - 4, "policy": "FIT_TO_QUOTA"}],
+            "system_prompt_length": 64,
+        },
     ],
 }
 
@@ -88,7 +91,7 @@ def test_a_plan_that_does_not_fit_is_an_error_with_numbers() -> None:
 def test_the_demo(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(TINY), encoding="utf-8")
-    printed = output("demo", "--device", "host", "--model", str(file), "--tokens", "8", status=0)
+    printed = output("demo", "--device", "host", "--model", str(file), "--tokens", "2", status=0)
     assert errors("demo", printed) == []
     # One that ended early lacks later stages, and says why.
     early = {key: value for key, value in printed.items() if key not in ("wake", "descriptors", "seconds")}

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Final
 
 from vmmcache import ExtensibleTensor, KVCacheManager, MemoryBudget
 from vmmcache.cache.pools import PoolMap
+from vmmcache.cli._map_demo import demo_map
+from vmmcache.cli._map_picture import picture
 from vmmcache.memory.states import TRANSITIONS, Event, State
 from vmmcache.planning import Attention, Buffer, CacheLayout
 from vmmcache.units import KIB, MIB, format_bytes
@@ -59,6 +62,7 @@ def pictures() -> dict[str, str]:
         "life.svg": address_space("t = ExtensibleTensor(64 * MIB, segments=2)", LIFE),
         "segments.svg": address_space("t = ExtensibleTensor(12 * MIB, segments=[5 * MIB, 7 * MIB])", SEGMENTS),
         "slots.svg": slots(),
+        "map.svg": address_map(),
         "cache.svg": cache(),
     }
 
@@ -136,6 +140,16 @@ def _legend(top: float, granule: int) -> Iterator[str]:
         x += 40 + 6.4 * len(label)
     yield f'<line x1="{x}" y1="{top - 11}" x2="{x}" y2="{top + 3}" stroke="{INK}" stroke-width="2"/>'
     yield _text(x + 8, top, "border of segments", size=12, colour=MUTED)
+
+
+def address_map() -> str:
+    """What ``vmmcache map demo --svg`` draws, at addresses that are the same each time."""
+    with demo_map() as found:
+        base, tensors = 0x7F00_0000_0000, []
+        for tensor in found.tensors:
+            tensors.append(replace(tensor, base=base))
+            base += 2 * tensor.reserved
+    return picture(replace(found, tensors=tuple(tensors)), "Address space of a process")
 
 
 # Slots ---------------------------------------------------------------------------------------------------------------

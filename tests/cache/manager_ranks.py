@@ -48,7 +48,8 @@ def unequal(ranks: TorchRanks) -> Answer:
         bound = m._core.bound
         m.ensure(8)
         report = m.finalize()
-        found: Answer = {"bound": bound, "finalize": m.committed, "reductions": [r.capacity[1] for r in report.reductions]}
+        found: Answer = {"bound": bound, "finalize": m.committed}
+        found["reductions"] = [reduction.capacity[1] for reduction in report.reductions]
         found |= {"bytes": report.nbytes, "ranks": [report.rank, report.ranks]}
         m.sleep()
         m.wake()

@@ -24,7 +24,9 @@ from vmmcache import (
     RegistrationLease,
     SharedDevice,
     StateError,
+    merge_measurements,
 )
+from vmmcache.cache.ranks import measurement_of
 from vmmcache.cache.states import TRANSITIONS, Event, State
 from vmmcache.planning import Batch, Request
 from vmmcache.units import MIB
@@ -200,8 +202,12 @@ def test_close_with_live_views_says_how_many(make: Make) -> None:
     assert manager.state == "ready"
     assert manager.slots.fits(16)
     del views
+    request = manager.slots.allocate(16)
     manager.close()
     manager.close()
+    assert manager.slots.counts == (0, 0)
+    with pytest.raises(StateError):
+        manager.slots.free(request)
 
 
 def test_vmm_is_insisted_on_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,9 +301,10 @@ def test_resize_keeps_to_floors_and_capacity(make: Make) -> None:
         with pytest.raises(QuotaError) as caught:
             manager.resize(floor - 1)
         assert caught.value.needed == floor
-        for wrong in (64 * MIB, 0, 1.5):
-            with pytest.raises((ConfigError, OutOfDeviceMemory)):
+        for wrong, problem in ((64 * MIB, "addresses are reserved for"), (0, "at least 1"), (1.5, "whole number")):
+            with pytest.raises(ConfigError, match=problem) as refused:
                 manager.resize(wrong)  # type: ignore[arg-type]  # one is no number
+            assert refused.value.field == "quota"
         requests = [manager.slots.allocate(512) for _ in range(3)]
         with pytest.raises(StateError, match="active requests"):
             manager.resize(floor)
@@ -305,6 +312,38 @@ def test_resize_keeps_to_floors_and_capacity(make: Make) -> None:
         for request in requests:
             manager.slots.free(request)
         manager.resize(floor)
+
+
+def test_nobody_gets_a_slot_before_there_is_memory_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S15: at no moment are more slots handed out than are backed, before and after the memory changes."""
+    with on_host() as manager:
+        manager.finalize()
+        manager.resize(4 * MIB)
+        backing = manager._core.path.backing
+        commit, seen = backing.commit, []
+
+        def watched(counts: Any, **how: Any) -> None:
+            for when in range(2):
+                handed_out = manager.slots.counts
+                assert all(out <= there for out, there in zip(handed_out, backing.slots, strict=True))
+                seen.append(handed_out)
+                if not when:
+                    commit(counts, **how)
+
+        monkeypatch.setattr(backing, "commit", watched)
+        manager.resize(8 * MIB)
+        manager.resize(3 * MIB)
+        assert len(seen) == 4
+
+
+def test_what_ranks_agree_on_has_to_hold_what_was_declared() -> None:
+    """I13, S3: a rank with too few slots for all of them is told by the floors, before anything is committed."""
+    with on_host() as manager:
+        few = measurement_of(LAYOUT, "measured", [3, 3], manager.capacity).to_ints()
+        with pytest.raises(PlanError, match=r"pool group 0 has 3 slots and constraints\[0\].* 128 tokens.* needs 10"):
+            manager.apply(merge_measurements([manager.measure(), few]))
+        assert (manager.state, manager.committed) == ("warming", (1, 1))
+        manager.finalize()
 
 
 def test_a_slot_cannot_be_freed_twice() -> None:

@@ -237,6 +237,7 @@ def test_block_0_belongs_to_nobody(make: Make) -> None:
         for group, sizes in enumerate(report.groups):
             assert sizes.usable == sizes.committed - 1 == manager.slots.usable[group]
             assert sizes.committed <= sizes.capacity
+            assert manager.groups[group] == sizes[:3]
         longest = manager.slots.longest()
         for request in manager.slots.dummy(history=longest - 1, tokens=1):
             manager.slots.free(request)

@@ -48,13 +48,6 @@ MUTANTS = [
         "tests": ERRORS,
     },
     {
-        "name": "addresses of a path that is not taken stay",
-        "path": OPENING,
-        "old": "        if path is not None:\n            undo.push(noting(path.backing.close))\n        answers",
-        "new": "        answers",
-        "tests": RANKS,
-    },
-    {
         "name": "a rank's own reason to fall back stays its own",
         "path": OPENING,
         "old": 'reason = ranks.agree_reason("probe", why_not)',
@@ -150,7 +143,7 @@ MUTANTS = [
         "path": REQUOTA,
         "old": "    core.slots.set_counts(lower)\n",
         "new": "    core.slots.set_counts(counts)\n",
-        "tests": FAULTS,
+        "tests": ERRORS,
     },
     {
         "name": "what straddles a cut stays mapped",

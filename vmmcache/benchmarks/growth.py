@@ -1,7 +1,7 @@
 """How many driver calls growing and giving back take, whatever the bytes (T4).
 
-Counted by the journal of a recording driver, so the figures are the same on every machine. In a checkout the script of
-the same name in the folder ``benchmarks`` counts those of the CUDA and HIP drivers, too, on emulated vendor libraries.
+Counted by `vmmcache.metrics`, and the same on every machine. In a checkout the script of the same name in the folder
+``benchmarks`` counts those of the CUDA and HIP drivers, too, on emulated vendor libraries.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from vmmcache import ExtensibleTensor, open_driver
+from vmmcache import ExtensibleTensor, metrics
 from vmmcache.benchmarks.harness import Row
-from vmmcache.testing import RecordingDriver
 from vmmcache.units import GIB, MIB
 
 __all__ = ["SEGMENTS", "TITLE", "measure"]
@@ -23,12 +22,14 @@ SEGMENTS: Final = 64
 
 def measure() -> Sequence[Row]:
     """Calls of the host driver in a tensor's life."""
-    driver = RecordingDriver(open_driver("host"))
+
+    def made() -> Counter[str]:
+        return Counter(metrics.snapshot().devices["host"].calls)
 
     def row(what: str, work: Callable[[], object], expected: Counter[str]) -> Row:
-        driver.journal.clear()
+        before = made()
         work()
-        calls = Counter(call.verb for call in driver.journal)
+        calls = made() - before
         counted = ", ".join(f"{verb} {count}" for verb, count in calls.items())
         target = f"exactly {expected.total()}"
         return Row(
@@ -37,7 +38,7 @@ def measure() -> Sequence[Row]:
 
     growth = Counter(create=1, map=1, grant=1)
     every = Counter(dict.fromkeys(growth, SEGMENTS))
-    with ExtensibleTensor(SEGMENTS * 2 * GIB, driver, segments=SEGMENTS) as tensor:
+    with ExtensibleTensor(SEGMENTS * 2 * GIB, "host", segments=SEGMENTS) as tensor:
         others = (0,) * (SEGMENTS - 1)
         return (
             row("one segment grows by 2 MiB", lambda: tensor.commit((2 * MIB, *others)), growth),

@@ -22,7 +22,7 @@ TITLE: Final = "Host driver: commit (B4)"
 
 SEGMENTS: Final = 64
 TOTAL: Final = 8 * GIB
-QUICK_TOTAL: Final = GIB // 2
+QUICK_TOTAL: Final = 128 * MIB
 TOUCH_ROUNDS: Final = 5
 TOUCH_RATIO: Final = 0.95
 COMMIT_US: Final = 25.0

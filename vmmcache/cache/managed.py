@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmmcache import metrics
 from vmmcache.cache.budget import Mode
@@ -20,7 +20,18 @@ from vmmcache.planning import Plan
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ManagedCache"]
+__all__ = ["GroupCounts", "ManagedCache"]
+
+
+class GroupCounts(NamedTuple):
+    """Slots of one pool group."""
+
+    capacity: int
+    """Most that this manager can ever have."""
+    committed: int
+    """So many have memory now."""
+    usable: int
+    """So many requests can have: not the null block."""
 
 
 class ManagedCache:
@@ -99,6 +110,12 @@ class ManagedCache:
     def committed(self) -> tuple[int, ...]:
         """Slots of each pool group that have memory now; none while asleep."""
         return self._core.path.backing.slots
+
+    @property
+    def groups(self) -> tuple[GroupCounts, ...]:
+        """Slots of each pool group: for how many there are addresses, memory, and takers (S13)."""
+        with self._lock:
+            return tuple(map(GroupCounts, self.capacity, self.committed, self.slots.usable))
 
     @property
     def addresses_stay(self) -> bool:

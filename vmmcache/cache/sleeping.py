@@ -32,7 +32,8 @@ _STEP_S: Final = 0.1
 _SLACK: Final = 8
 """Other processes use the device as well: what came back counts as all of it up to an eighth less."""
 
-_CONFIGURED: Final = "configured"
+_BLIND: Final = ("configured", "cgroup", "MemAvailable")
+"""Sources that do not see host memory of torch's which nobody has touched yet."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Slept(NamedTuple):
     """Bytes that the cache held."""
     came_back: int | None
     """Bytes by which the device's free memory rose; less than `released` where others took some meanwhile. None where
-    nobody can say: a configured size (``VMMCACHE_HOST_MEMORY``) without the driver that counts what is taken of it."""
+    nobody can say: host memory of torch's, which counts nowhere before it is touched."""
     source: str
     """Who says how much is free."""
     suspended: int
@@ -103,7 +104,7 @@ def _checked(core: Core, before: Snapshot, held: int, requests: int) -> Slept:
     reader = core.path.reader
     if not core.path.backing.addresses_stay:
         reader.settle()  # torch keeps what was freed for itself
-        if before.source == _CONFIGURED:
+        if before.source in _BLIND:
             return Slept(held, None, before.source, requests)
     deadline = time.monotonic() + (PATIENCE_S if core.path.keeps_memory else 0.0)
     while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -18,8 +19,8 @@ _WIDTH: Final = 150
 
 
 def console() -> Console:
-    """Standard output, wide where it is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+    """Standard output: wide where it is no terminal, and nobody says how wide."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDTH, highlight=False)
 
 
 def show_rows(console: Console, title: str, rows: Sequence[Mapping[str, Any]]) -> None:

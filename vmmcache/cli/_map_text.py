@@ -44,8 +44,7 @@ def show(console: Console, found: Found, age_s: float) -> None:
             )
         console.print(_table(rows(tensor, MOST_ROWS), console.width))
     console.print()
-    for line in _legend():
-        console.print(line)
+    console.print(_legend())
     console.print(_summary(found.map.tensors), soft_wrap=True)
 
 
@@ -111,7 +110,7 @@ def _bar(row: Row, cells: int) -> Text:
     return text
 
 
-def _legend() -> Iterator[Text]:
+def _legend() -> Text:
     from rich.text import Text
 
     words = (
@@ -123,7 +122,7 @@ def _legend() -> Iterator[Text]:
     line = Text()
     for place, (mark, word) in enumerate(words):
         line.append("  " if place else "").append(mark, style=_STYLES[mark]).append(f" {word}")
-    yield line
+    return line
 
 
 def _summary(tensors: tuple[TensorMap, ...]) -> str:

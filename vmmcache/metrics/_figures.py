@@ -181,8 +181,11 @@ class Metrics:
 def device_metrics(device: str, past: Sums, found: Iterable[tuple[Meter, Shown, int]]) -> DeviceMetrics:
     """Figures of a device: what closed regions have done, and what those that are there have and did."""
     sums, live = past, list(found)
-    for _, shown, _ in live:
-        sums = sums.merged(shown.total())
+    descriptors = 0
+    for meter, shown, _ in live:
+        own = shown.total()
+        sums = sums.merged(own)
+        descriptors += meter.fds * own.allocations
     return DeviceMetrics(
         device=device,
         tensors=sum(not meter.is_closed for meter, _, _ in live),
@@ -192,7 +195,7 @@ def device_metrics(device: str, past: Sums, found: Iterable[tuple[Meter, Shown, 
         allocations=sums.allocations,
         mappings=sums.mappings,
         leases=sum(leases for _, _, leases in live),
-        file_descriptors=sum(meter.fds * shown.total().allocations for meter, shown, _ in live),
+        file_descriptors=descriptors,
         generations=sums.generations,
         calls=MappingProxyType(dict(sums.calls)),
         operations=MappingProxyType(

@@ -150,10 +150,12 @@ class ExtensibleCache(Cache):
     def trim(self) -> None:
         """Give back what was committed ahead of the tokens that are there, for example between two turns of a chat.
 
+        An allocation that is needed in part is exchanged for a smaller one, and what it holds is copied.
+
         Raises
         ------
-        StateError, DriverError
-            As of `ExtensibleTensor.commit`; layers before are trimmed.
+        StateError, LeaseError, OutOfDeviceMemory, DriverError
+            As of `ExtensibleTensor.commit` and `trim`; layers before are trimmed.
         """
         for layer in self._growing():
             layer.trim()

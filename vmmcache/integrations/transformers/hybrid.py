@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -44,20 +45,20 @@ class ExtensibleHybridLayer(LinearAttentionLayer, ExtensibleLayer):  # type: ign
         self._attention.reorder_cache(self, beam_idx)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep the sequences that `indices` selects, of the state as well."""
-        for states in (self.conv_states, self.recurrent_states):
-            for number, state in states.items():
-                if state is not None:
-                    states[number] = state[indices.to(state.device)]
+        """Keep the sequences that `indices` selects, and their states."""
         self._attention.batch_select_indices(self, indices)
+        self._change_states(lambda state: state[indices.to(state.device)])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Have each sequence `repeats` times, with its state."""
+        """Have each sequence `repeats` times, and its states."""
+        self._attention.batch_repeat_interleave(self, repeats)
+        self._change_states(lambda state: state.repeat_interleave(repeats, dim=0))
+
+    def _change_states(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         for states in (self.conv_states, self.recurrent_states):
             for number, state in states.items():
                 if state is not None:
-                    states[number] = state.repeat_interleave(repeats, dim=0)
-        self._attention.batch_repeat_interleave(self, repeats)
+                    states[number] = change(state)
 
     def crop(self, tokens_to_remove: int) -> None:
         LinearAttentionLayer.crop(self, tokens_to_remove)

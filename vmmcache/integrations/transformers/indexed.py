@@ -95,7 +95,7 @@ class ExtensibleIndexedLayer(ExtensibleLayer):
     def trim(self) -> None:
         super().trim()
         if self._index is not None:
-            self._index.reach(0, self._indexed, exact=True)
+            self._index.trim(0, self._indexed)
 
     def release_physical(self, backup: bool = False) -> None:
         super().release_physical(backup)
@@ -115,32 +115,22 @@ class ExtensibleIndexedLayer(ExtensibleLayer):
             self._index.close()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        if len(beam_idx) != self._sequences():
-            super().reorder_cache(beam_idx)  # a selection, and that is of all
-            return
+        selects = self._rows is not None and len(beam_idx) != self._batch
         super().reorder_cache(beam_idx)
-        if self._index is not None and self._indexed:
-            permute(self._index, 0, self._indexed, beam_idx)
+        if self._index is None or not self._indexed or selects:
+            return
+        permute(self._index, 0, self._indexed, beam_idx)
         if self.indexer_position_ids is not None:
             places = beam_idx.to(self.indexer_position_ids.device)
             self.indexer_position_ids = self.indexer_position_ids.index_select(1, places)
 
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        if batch := self._sequences():
-            self.batch_select_indices(torch.arange(batch).repeat_interleave(repeats))
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        super().batch_select_indices(indices)
-        if self._index is not None and self._indexed:
-            self._index = selection(self._index, 0, self._indexed, indices)
+    def _select(self, indices: torch.Tensor) -> None:
+        # What can be refused first: nothing is changed until both have been copied.
+        index = None if self._index is None else selection(self._index, 0, self._indexed, indices)
+        super()._select(indices)
+        self._index = index
         if self.indexer_position_ids is not None:
             self.indexer_position_ids = self.indexer_position_ids[:, indices.to(self.indexer_position_ids.device)]
-
-    def _sequences(self) -> int:
-        for rows in (self._rows, self._index):
-            if rows is not None:
-                return rows.layout.streams[0].shape[0]
-        return 0
 
     def _copy_rows(self, other: ExtensibleLayer) -> None:
         super()._copy_rows(other)

@@ -156,7 +156,7 @@ class ExtensibleLayer(CacheLayerMixin):
     def trim(self) -> None:
         """Give back what was committed ahead of the tokens that are there."""
         if self._rows is not None:
-            self._rows.reach(self._first(), self._length - self._shift, exact=True)
+            self._rows.trim(self._first(), self._length - self._shift)
 
     def release_physical(self, backup: bool = False) -> None:
         """Give memory back and keep addresses; without `backup` the tokens are gone too."""
@@ -198,19 +198,19 @@ class ExtensibleLayer(CacheLayerMixin):
         if self._rows is None or self._length == 0:
             return
         if len(beam_idx) != self._batch:
-            self.batch_select_indices(beam_idx)
+            self._select(beam_idx)
         else:
             permute(self._rows, self._first(), self._length - self._shift, beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Have each sequence `repeats` times. Rows become wider, so everything is copied, to other addresses."""
         if self._rows is not None and self._length:
-            self.batch_select_indices(torch.arange(self._batch).repeat_interleave(repeats))
+            self._select(torch.arange(self._batch).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep the sequences that `indices` selects. Rows change their width: copied, to other addresses."""
         if self._rows is not None and self._length:
-            self._rows = selection(self._rows, self._first(), self._length - self._shift, indices)
+            self._select(indices)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Another layer of the same tokens, in memory of its own."""
@@ -228,6 +228,11 @@ class ExtensibleLayer(CacheLayerMixin):
     def _batch(self) -> int:
         assert self._rows is not None
         return self._rows.layout.streams[0].shape[0]
+
+    def _select(self, indices: torch.Tensor) -> None:
+        """Of all rows, and of nothing else that a layer may have."""
+        assert self._rows is not None
+        self._rows = selection(self._rows, self._first(), self._length - self._shift, indices)
 
     def _rows_at_a_time(self) -> int | None:
         """Rows that a window needs."""

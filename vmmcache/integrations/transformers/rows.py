@@ -110,6 +110,11 @@ class Rows:
         self._committed = targets
         self._see(first, ready)
 
+    def trim(self, first: int, stop: int) -> None:
+        """Have just the granules that rows from `first` to `stop` need: exchanges, and so copies, what straddles them."""
+        self.reach(first, stop, exact=True)
+        self.tensor.trim()
+
     def clear(self) -> None:
         """Give all memory back and keep the addresses."""
         try:

@@ -21,7 +21,9 @@ VARIABLE: Final = "VMMCACHE_MAP"
 class Divided(Protocol):
     """Who knows the segments of a region."""
 
-    segments: Segments
+    @property
+    def segments(self) -> Segments:
+        """Their sizes and places."""
 
     @property
     def committed(self) -> tuple[int, ...]:
