@@ -30,7 +30,8 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ)
-        paths = [str(ROOT), str(ROOT / "drivers"), *filter(None, [environment.get("PYTHONPATH")])]
+        sources = ROOT, ROOT / "drivers", ROOT / "plugins"
+        paths = [*map(str, sources), *filter(None, [environment.get("PYTHONPATH")])]
         if not installed():
             describe(Path(folder))
             paths.append(folder)

@@ -28,11 +28,12 @@ autodoc_member_order = "bysource"
 
 # The build needs no network, so what other projects document is no link here.
 nitpick_ignore_regex = [
-    (r"py:class", r"(collections\.abc|contextlib|pathlib|os|torch)\..+"),
+    (r"py:class", r"(array|collections\.abc|contextlib|pathlib|os|torch|prometheus_client|transformers)\..+"),
+    (r"py:class", r"ProcessGroup|Store"),  # of torch.distributed
     # Names of integers and strings, not classes: `Bytes` says in which unit, `HandleType` which words there are.
     (r"py:class", r"(vmmcache\.(units|driver)\.)?(Bytes|Address|HandleType)"),
     # Words of NumPy-style types.
-    (r"py:class", r'callable|iterable|optional|sequence|default .+|".+"'),
+    (r"py:class", r'callable|collection|exception|iterable|optional|path-like|sequences?|default .+|\{?".+"\}?'),
     # Types of the planner's inside: a choice of two words, an exact number, one of two kinds of layer.
     (r"py:class", r"Arrangement|Part|(fractions\.)?Fraction"),
     # A type variable: what is given comes back as the same kind.
@@ -41,6 +42,11 @@ nitpick_ignore_regex = [
     (r"py:class", r"(vmmcache\.connectors\.(extents|cards)\.)?(Extents?|Version|Copy)|threading\.RLock"),
     # In the signature of what only vmmcache itself makes.
     (r"py:class", r"vmmcache\.connectors\.leases\.LeaseBook"),
+    (r"py:class", r"vmmcache\.(sharing\._mirror\.Mirror|sharing\._link\.Link|memory\.lifetime\.Lifetime)"),
+    (r"py:class", r"(vmmcache\.cache\.scratch\.)?Scratch|Ledger"),
+    (r"py:class", r"(vmmcache\.cache\.ranks\._base\.)?Settled"),
+    # A choice of words, an array of integers, one of four types.
+    (r"py:class", r"Mode|Operation|SlotArray|Fact"),
 ]
 
 

@@ -186,13 +186,13 @@ def decode(options: argparse.Namespace, arguments: list[str], model: Model, queu
         report = side.run(queue)
     except PeerLost as lost:
         done = f"{len(side.handed_over) if side else 0} of {len(queue)} prompts were handed over"
-        error = {"type": "PeerLost", "message": f"{lost}: {child.how()}; {done}"}
+        error = {"type": "PeerLost", "message": f"{lost}: {child.end()}; {done}"}
     except VmmCacheError as refusal:
         error = {"type": type(refusal).__name__, "message": str(refusal)}
     seconds = time.monotonic() - started
     try:
         if side is not None:
-            side.reader.forget()  # reads that are on their way from a peer that is gone come to an end
+            side.reader.forget()  # ends reads that are on their way from a peer that is gone
         if engine is not None:
             engine.close()
     except VmmCacheError as refusal:

@@ -173,6 +173,7 @@ def test_what_was_named_and_is_not_here_is_status_1_and_of_all_it_is_none(folder
     for name in ("bad", "wrong", "dying"):
         (folder / f"{name}.py").unlink()
     assert report("poor", "--with", str(folder), status=1)["ok"] is False
+    assert report("good", "poor", "--with", str(folder), status=1)["ok"] is False
     # Stand-ins for the shipped ones, which take their time.
     for name in catalog.shipped():
         (folder / f"{name}.py").write_text(HOLDS, encoding="utf-8")
@@ -181,6 +182,16 @@ def test_what_was_named_and_is_not_here_is_status_1_and_of_all_it_is_none(folder
         "ok": len(catalog.shipped()) + 1,
         "unavailable": 1,
     }
+
+
+def test_quick_reaches_the_process_that_measures(folder: Path) -> None:
+    code = HOLDS.replace(
+        "return [", "from vmmcache.benchmarks.harness import mode\n    return [Row('q', mode.quick, ''), "
+    )
+    (folder / "good.py").write_text(code, encoding="utf-8")
+    for arguments, expected in ((("--quick",), 1), ((), 0)):
+        found = report("good", "--with", str(folder), *arguments, status=0)
+        assert found["benchmarks"][0]["rows"][0]["figure"] == expected
 
 
 def test_the_record_is_the_object_that_json_prints(folder: Path) -> None:

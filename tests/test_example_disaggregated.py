@@ -60,7 +60,7 @@ def test_two_processes_answer_what_one_does(connector: str) -> None:
     (run,) = said["runs"]
     assert run["tokens_sha256"] == said["tokens_sha256_alone"]
     assert said["reads"] == said["adopted"] == 12
-    # Every block of a prompt that is needed, once, and nothing else. One of all layers of a kind is a piece, of states two.
+    # Every block that is needed, once, and nothing else. One of all layers of a kind is a piece, of states it is two.
     blocks = [-(-len(request.prompt) // 16) for request in PROMPTS]
     window = [-(-len(request.prompt) // 16) - max(0, len(request.prompt) - 31) // 16 for request in PROMPTS]
     assert said["pieces"] == sum(blocks) + sum(window) + 12 * 2

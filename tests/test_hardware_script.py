@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import Distribution, entry_points
@@ -15,8 +16,9 @@ import pytest
 
 from benchmarks import hardware
 from benchmarks.on_device import suites
-from benchmarks.on_device.main import SECTIONS
+from benchmarks.on_device.apart import Clock, run_apart
 from benchmarks.on_device.record import Context, NotRun, Section, check, record_of, run_section
+from benchmarks.on_device.sections import SECTIONS
 from benchmarks.on_device.with_torch import torch_for
 from tests.emulator.control import Emulator
 from vmmcache import ConfigError
@@ -66,6 +68,7 @@ def test_the_record_says_that_the_device_is_emulated(ran: tuple[str, dict[str, A
     assert (record["schema"], record["emulated"], record["device"], record["ok"]) == (1, "cuda-13", "cuda:0", True)
     assert "no accelerator can be used here" in printed
     assert "EMULATED" in printed
+    assert "ModuleNotFoundError" not in printed
     assert record["versions"]["vmmcache"]
     assert record["versions"]["torch"] is None
 
@@ -75,7 +78,7 @@ def test_every_section_passed_except_those_that_need_torch(ran: tuple[str, dict[
     statuses = {each["name"]: each["status"] for each in record["sections"]}
     assert list(statuses) == list(SECTIONS)
     without = {name for name, status in statuses.items() if status == "not run"}
-    assert without == {"bandwidth", "gpu tests"}
+    assert without == {"manager graphs", "bandwidth", "engine", "gpu tests"}
     assert set(statuses.values()) == {"passed", "not run"}
     for name in without:
         assert "emulated" in section(record, name)["reason"]
@@ -110,6 +113,36 @@ def test_memory_comes_back_and_its_lack_changes_nothing(ran: tuple[str, dict[str
     lacking = section(record, "out of memory")["results"]
     assert lacking["free_before"] == lacking["free_after"] < lacking["asked"]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in lacking["error"]
+
+
+def test_the_record_says_what_segments_can_be_handed_on_as(ran: tuple[str, dict[str, Any]]) -> None:
+    _, record = ran
+    said = section(record, "handles")["results"]
+    assert (said["rdma_capable"], said["handle_types"], said["memory"]) == (True, "posix_fd", "VRAM of cuda:0")
+    assert said["posix_fd"].startswith("exported in ")
+    assert said["dma_buf"].startswith("exported in ")
+
+
+def test_the_record_has_a_tensor_that_another_process_follows(ran: tuple[str, dict[str, Any]]) -> None:
+    """C7."""
+    _, record = ran
+    shared = section(record, "sharing")["results"]
+    assert shared["kind"] == "posix_fd"
+    assert "importer process" in shared["refusal"]
+    assert shared["came_back"] == 32 << 20
+    assert shared["growth seen there, ms"] > 0
+
+
+def test_the_record_has_a_manager_s_life_with_what_was_free(ran: tuple[str, dict[str, Any]]) -> None:
+    _, record = ran
+    life = section(record, "manager")["results"]
+    free, nbytes = life["free"], life["nbytes"]
+    assert list(free) == ["before", *life["ms"]]
+    assert free["finalize"] == free["resize back"] == free["wake"] == free["before"] - nbytes
+    assert free["sleep"] == free["close"] == free["before"]
+    assert life["released"] == life["came_back"] == nbytes == life["budget"]["nbytes"]
+    assert life["more than estimated"] == nbytes - life["estimate of 0.92"]
+    assert "emulated" in life["transient peak"]
 
 
 def test_what_stands_in_for_an_installation_is_what_an_installation_has(tmp_path: Path) -> None:
@@ -152,10 +185,33 @@ def test_errors_of_vmmcache_and_torch_are_findings_and_bugs_are_not() -> None:
         run_section("bug", bug, Context("host", None))
 
 
+CRASH = "driver calls", "cuMemCreate:2:crash", 40.0, "its process was ended by SIGSEGV"
+HANG = "driver calls", "cuMemCreate:2:hang", 2.0, "its process had not ended after 2 s"
+NO_SECTION = "nonesuch", "", 40.0, "its process ended with status 2: .*invalid choice: 'nonesuch'"
+
+
+@pytest.mark.parametrize(("name", "faults", "limit_s", "reason"), [CRASH, HANG, NO_SECTION])
+def test_a_section_whose_process_does_not_end_well_is_a_failed_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, faults: str, limit_s: float, reason: str
+) -> None:
+    """And the rest goes on: each has a process of its own."""
+    for variable, value in Emulator("cuda", "cuda-13", total=1 << 27, dirty=2, faults=faults).env.items():
+        monkeypatch.setenv(variable, value)
+    failed = run_apart(name, limit_s, Context("cuda:0", "cuda-13"), Clock(60.0))
+    assert failed.status == "failed"
+    assert re.match(reason, str(failed.reason))
+    assert not record_of(Context("cuda:0", "cuda-13"), [failed])["ok"]
+
+
+def test_when_the_time_for_all_is_over_the_rest_is_not_run() -> None:
+    late = run_apart("probe", 40.0, Context("host", None), Clock(0.0))
+    assert (late.status, late.reason) == ("not run", "the time for all sections is over")
+
+
 def test_a_device_that_cannot_be_used_fails_the_probe_and_the_suite() -> None:
     context = Context("nonesuch:0", None)
     for name in "probe", "selftest", "driver calls":
-        failed = run_section(name, SECTIONS[name], context)
+        failed = run_section(name, SECTIONS[name].ask, context)
         assert failed.status == "failed"
         assert failed.reason
 
@@ -189,8 +245,10 @@ def test_the_gpu_tests_are_found_and_run_without_our_settings_of_pytest(monkeypa
     monkeypatch.setattr(suites, "torch_for", lambda context: None)
     monkeypatch.setenv("VMMCACHE_DISABLE_DRIVERS", "cuda,hip")
     results: dict[str, Any] = {}
-    with pytest.raises(NotRun, match="disabled by VMMCACHE_DISABLE_DRIVERS"):
+    with pytest.raises(NotRun):
         suites.gpu_tests(Context("cuda:0", None), results)
+    assert any("disabled by VMMCACHE_DISABLE_DRIVERS" in test["message"] for test in results["tests"])
     names = {test["name"].partition("[")[0] for test in results["tests"]}
     assert "test_a_graph_captured_on_the_first_bytes_replays_after_growth_release_and_restore" in names
+    assert "test_graphs_captured_in_warm_up_serve_to_the_end" in names
     assert {test["outcome"] for test in results["tests"]} == {"skipped"}

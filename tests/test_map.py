@@ -26,6 +26,7 @@ from vmmcache import ConfigError, ExtensibleTensor, SharedTensor, SharingError, 
 from vmmcache.memory import atlas
 from vmmcache.memory.atlas import AddressMap, TensorMap, look, read
 from vmmcache.memory.atlas.looking import started
+from vmmcache.memory.atlas.tables import Busy
 from vmmcache.testing import RecordingDriver
 
 
@@ -244,22 +245,24 @@ def test_an_operation_that_does_not_end_is_shown_with_what_was_before() -> None:
     driver = GatedDriver()
     tensor = ExtensibleTensor(8 * driver.granule, driver)
     tensor.commit(driver.granule)
-    with publish() as published:
+    with publish():
         driver.gate.clear()
         driver.waiting.clear()
         hanging = threading.Thread(target=tensor.commit, args=(3 * driver.granule,))
         hanging.start()
         try:
             assert driver.waiting.wait(PATIENCE_S)
-            published.flush()
+            eventually(lambda: only(tensor, read(os.getpid()).map).busy is not None)
             one = only(tensor, read(os.getpid()).map)
             assert one.busy is not None
             assert (one.busy.operation, one.committed) == ("commit", driver.granule)
             assert "busy with commit for" in show(str(os.getpid()))
+            # Without another change, and without being asked, it is looked at again.
+            longer = one.busy.seconds
+            eventually(lambda: (only(tensor, read(os.getpid()).map).busy or Busy("", 0)).seconds > longer)
         finally:
             driver.gate.set()
             hanging.join(PATIENCE_S)
-        # Without another change, and without being asked: it is looked at again.
         eventually(lambda: only(tensor, read(os.getpid()).map).busy is None)
         assert only(tensor, read(os.getpid()).map).committed == 3 * driver.granule
     tensor.close()
@@ -350,7 +353,14 @@ def test_a_map_of_an_earlier_process_of_that_number_is_not_shown(folder: Path) -
 def test_a_forked_child_leaves_its_parents_map_alone() -> None:
     with ExtensibleTensor(FINE, FineHostDriver()) as tensor, publish() as published:
         tensor.commit(FINE)
-        assert status_of_child(published.close) == 0
+
+        def close() -> None:
+            published.close()
+            if not Path(published.path).exists():
+                os.abort()
+
+        assert status_of_child(close) == 0
+        assert status_of_child(lambda: os.abort() if look().tensors else None) == 0
         assert status_of_child(lambda: os.abort() if read_own() else None) == 0
         published.flush()
         assert only(tensor, read(os.getpid()).map).committed == FINE

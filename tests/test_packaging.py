@@ -122,7 +122,7 @@ def test_the_metadata_say_licence_versions_and_extras(wheel: Path, settings: dic
     assert metadata["Requires-Python"] == project["requires-python"]
     assert set(metadata.get_all("Provides-Extra") or []) == set(project["optional-dependencies"])
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert metadata.get_payload().startswith("# vmmcache")
+    assert str(metadata.get_payload()).startswith("# vmmcache")
 
 
 def test_the_sdist_holds_what_it_takes_to_test_and_document_it(published: Path) -> None:

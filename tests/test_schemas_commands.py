@@ -105,6 +105,7 @@ def test_benchmarks() -> None:
     printed = output("bench", "growth", "--quick", status=0)
     assert errors("bench", printed) == []
     wrong = []
+    changes: dict[str, Any]
     for changes in ({"held": "yes"}, {"figure": None}, {"surplus": 1}):
         changed = deepcopy(printed)
         changed["benchmarks"][0]["rows"][0] |= changes

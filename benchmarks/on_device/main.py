@@ -1,4 +1,7 @@
-"""Asks everything of one device and writes the record. Started by ``benchmarks/hardware.py``."""
+"""Asks everything of one device and writes the record. Started by ``benchmarks/hardware.py``.
+
+With ``--section NAME`` one question is asked, in this process, and what came of it is written.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,37 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.on_device import driver_calls, suites, with_torch
+from benchmarks.on_device.apart import Clock, run_apart
 from benchmarks.on_device.record import Context, Section, record_of, run_section
+from benchmarks.on_device.sections import ALL_S, SECTIONS
 
-__all__ = ["SECTIONS", "main"]
+__all__ = ["main"]
 
 BENCHMARKS: Final = Path(__file__).resolve().parent.parent
-SECTIONS: Final[dict[str, Callable[[Context, dict[str, Any]], None]]] = {
-    "probe": suites.probed,
-    "selftest": suites.selftest,
-    "driver calls": driver_calls.calls,
-    "life": driver_calls.life,
-    "memory returns": driver_calls.memory_returns,
-    "out of memory": driver_calls.out_of_memory,
-    "bandwidth": with_torch.bandwidth,
-    "gpu tests": suites.gpu_tests,
-}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("device")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--section", choices=SECTIONS)
     arguments = parser.parse_args()
     # The library of this process is an emulated one, whatever else the machine has.
     emulated = os.environ.get("VMMEMU_PROFILE") if "VMMEMU_LIBRARY" in os.environ else None
     context = Context(arguments.device, emulated)
+    if arguments.section is not None:
+        section = run_section(arguments.section, SECTIONS[arguments.section].ask, context)
+        arguments.out.write_text(json.dumps(asdict(section)), encoding="utf-8")
+        return 0
     sections = []
+    clock = Clock(ALL_S)
     for name, question in SECTIONS.items():
-        sections.append(run_section(name, question, context))
+        sections.append(run_apart(name, question.limit_s, context, clock))
         print("\n".join(_lines(sections[-1])), flush=True)
     record = record_of(context, sections)
     path: Path = arguments.out or _path(context, sections[0], record["date"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,7 @@ def gpu_tests(context: Context, results: dict[str, Any]) -> None:
             [
                 *(sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-c", os.devnull, "--rootdir", str(ROOT)),
                 *("--import-mode=importlib", "-p", "no:cacheprovider", "-o", "markers=gpu: needs a GPU"),
+                *("-o", f"pythonpath={shlex.join([str(ROOT), str(ROOT / 'examples')])}"),
                 *(f"--junitxml={report}", *files),
             ],
             env={**os.environ, "VMMCACHE_GPU": context.device},
@@ -73,7 +75,7 @@ def gpu_tests(context: Context, results: dict[str, Any]) -> None:
             text=True,
             check=False,
         )
-        if not report.exists():
+        if child.returncode:
             results["messages"] = (child.stdout + child.stderr).splitlines()[-40:]
         check(report.exists(), f"pytest ended with status {child.returncode}")
         cases = list(ElementTree.parse(report).getroot().iter("testcase"))

@@ -17,6 +17,7 @@ from vmmcache_host._libc import refusal
 __all__ = ["MemoryFiles"]
 
 
+_CONFIGURED: Final = "configured"
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 """Whoever maps a file of another process dies of SIGBUS where that process cuts it: nobody can."""
 
@@ -49,21 +50,21 @@ class MemoryFiles:
         self._files: dict[int, _File] = {}
         self._mapped: dict[int, int] = {}  # address -> handle
         self._open = 0
-        self._at_start: Final = read_host_memory()
+        self._at_start = read_host_memory()
         self.used = 0
         """Bytes that count against the budget."""
 
     def budget(self) -> HostMemory:
         """What is free now: less where neighbours took memory since the driver was opened."""
         now = read_host_memory()
-        limit = now.total if now.source == "configured" else self._at_start.free
+        limit = now.total if now.source == _CONFIGURED else self._limit()
         return HostMemory(now.total, max(0, min(limit - self.used, now.free)), now.source)
 
     def create(self, handle: int, nbytes: int) -> None:
         """A new file of zeros."""
         # Memory that is not touched yet is in none of the kernel's numbers: ours decide, and cost no look at the
         # kernel's.
-        limit = read_host_memory().total if os.environ.get(VARIABLE) else self._at_start.free
+        limit = read_host_memory().total if os.environ.get(VARIABLE) else self._limit()
         if self.used + nbytes > limit:
             self._out_of_memory(nbytes, limit)
         missing = room_for(self._open + 1)
@@ -126,6 +127,13 @@ class MemoryFiles:
         file = self._files[handle]
         file.mapped -= 1
         self._settle(handle, file)
+
+    def _limit(self) -> int:
+        """Bytes that were free at the start, where nobody has configured how many may be used."""
+        if self._at_start.source == _CONFIGURED:
+            # Somebody had, and has not any more: what was configured says nothing of the machine.
+            self._at_start = read_host_memory()
+        return self._at_start.free
 
     def _enter(self, handle: int, file: _File) -> None:
         self._files[handle] = file

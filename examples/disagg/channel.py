@@ -89,6 +89,10 @@ class Channel:
         """The error for a peer that said nothing for as long as it may."""
         return PeerLost(f"the {self.peer} process has said nothing for {self.timeout_s:g} s, and {why}")
 
+    def late(self, what: str) -> PeerLost:
+        """The error for a peer that has not done something for as long as it may take."""
+        return PeerLost(f"the {self.peer} process is late: {what} within {self.timeout_s:g} s")
+
     def close(self) -> None:
         """Hang up."""
         self._end.close()

@@ -67,6 +67,8 @@ class DecodeSide:
                 self._listen()
                 for read in self.reader.finished():
                     self._adopt(read)
+                if self.reader.oldest_s > self._channel.timeout_s:
+                    raise self._channel.late("a read does not end")
                 self._begin_reads()
                 if scheduler.busy:
                     self._engine.step()

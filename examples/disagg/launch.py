@@ -27,6 +27,8 @@ _SETTINGS: Final = {
 }
 _GRACE_S: Final = 30.0
 """So long a process that is done may take to end."""
+_MOMENT_S: Final = 5.0
+"""So long one whose end of the channel is closed may take."""
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
@@ -69,12 +71,13 @@ class Child:
         # The child has the only other end: when it is gone, so is that.
         self.channel: Final = Channel(ours, "prefill", timeout_s)
 
-    def how(self) -> str:
-        """How it ended, once its end of the channel is closed."""
+    def end(self) -> str:
+        """Say how it has ended; one that is lost and runs all the same is killed."""
         try:
-            status = self._process.wait(_GRACE_S)
+            status = self._process.wait(_MOMENT_S)
         except subprocess.TimeoutExpired:
-            return "it hung up, and did not end"
+            self._process.kill()
+            return "it was still running, and was killed"
         return f"it was ended by {signal.Signals(-status).name}" if status < 0 else f"it exited with {status}"
 
     def close(self) -> int:

@@ -72,6 +72,12 @@ class Reader:
         assert isinstance(connector, TransferConnector)
         return connector
 
+    @property
+    def oldest_s(self) -> float:
+        """For how long the read that was begun first has been on its way; 0 where there is none."""
+        now = time.monotonic()
+        return max((now - each.started for each in self.reading), default=0.0)
+
     def meet(self, card: Card) -> None:
         """Take in a card: the first one, more of the same memory, or that of a new epoch."""
         totals = self.totals

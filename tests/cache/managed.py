@@ -41,11 +41,13 @@ SETTINGS: Final[dict[str, Any]] = {
 
 @contextmanager
 def light_collections() -> Iterator[None]:
-    """Measuring collects garbage; what other tests have imported need not be looked through each time."""
+    """Measuring collects garbage; what other tests have imported need not be looked through each time.
+
+    It is not given back to the collector afterwards, or the next test would look through all of it twice.
+    """
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
 
 
 def on_host(**arguments: Any) -> KVCacheManager:

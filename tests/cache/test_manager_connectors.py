@@ -195,19 +195,20 @@ def test_close_with_live_views_registers_again() -> None:
     manager.close()
 
 
-def test_a_connector_that_is_not_there_is_found_out_at_finalize() -> None:
-    with with_driver(FineHostDriver(), connectors=["nobody"]) as manager:
-        with pytest.raises(ConnectorUnavailable, match="nobody"):
-            manager.finalize()
-        assert manager.state == "warming"
+@on_both_paths
+def test_a_connector_that_is_not_there_is_found_out_before_warm_up(make: Make) -> None:
+    with pytest.raises(ConnectorUnavailable, match="nobody"):
+        make(connectors=["nobody"])
 
 
 def test_stated_slots_are_floored_to_what_can_be_registered() -> None:
     """S12 with S3: a granule is two slots of 32 KiB, four of 16 and sixteen of 4."""
     with with_driver(FineHostDriver(), connectors=[Library(WHOLE)], budget=MemoryBudget(slots=45)) as manager:
-        manager.finalize()
+        report = manager.finalize()
         assert manager.committed == (44, 32)
         assert all(each.nbytes % FINE == 0 for each in manager.memory.registrable())
+        assert [group.lost for group in report.groups] == [1, 13], "S3: the loss is reported"
+        assert report.alignment_loss == manager.pools.footprint((45, 45)) - report.nbytes > 0
 
 
 @pytest.mark.parametrize("name", ["nixl", "mooncake"])

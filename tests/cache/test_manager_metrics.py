@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cache.managed import FULL, light_collections, on_host, on_torch
-from vmmcache import KVCacheManager, metrics
+from tests.fine_host import FINE, FineHostDriver
+from vmmcache import ExtensibleTensor, KVCacheManager, metrics
 from vmmcache.integrations.prometheus import register
 from vmmcache.metrics import CacheMetrics
 
@@ -204,8 +205,6 @@ def test_that_the_size_is_only_estimated_is_a_warning_unless_it_was_asked_for(
 
 
 def test_nothing_is_said_where_nobody_listens_and_no_text_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vmmcache import ExtensibleTensor
-
     asked: list[int] = []
 
     def text(_: ExtensibleTensor) -> str:
@@ -213,7 +212,7 @@ def test_nothing_is_said_where_nobody_listens_and_no_text_is_made(monkeypatch: p
         return "tensor"
 
     monkeypatch.setattr(ExtensibleTensor, "__repr__", text)
-    with ExtensibleTensor(4 << 20) as tensor:
+    with ExtensibleTensor(4 * FINE, FineHostDriver()) as tensor:
         asked.clear()
-        tensor.commit(2 << 20)
+        tensor.commit(FINE)
         assert not asked

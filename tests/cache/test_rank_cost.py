@@ -1,10 +1,11 @@
-"""What agreement costs (benchmarks/ranks.py): counts and growth, and that the counts are those of the code."""
+"""What agreement costs (`vmmcache bench ranks`): counts and growth, and that the counts are those of the code."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.ranks import LIFE, cost, counted, life
+from vmmcache.benchmarks._rank_messages import LIFE, cost, life
+from vmmcache.benchmarks._rank_wire import counted
 
 
 @pytest.mark.parametrize("size", [2, 5])

@@ -138,7 +138,7 @@ def test_what_ranks_agreed_on_is_not_counted_as_lost_by_alignment() -> None:
     (loss,) = alignment_loss(fitted).slots
     (group,) = fitted.groups
     agreed = fitted._replace(groups=(group._replace(slots=group.slots - 4096),))
-    (sizes,) = group_sizes(agreed, [group.slots], fitted)
+    (sizes,) = group_sizes(agreed, [group.slots], alignment_loss(fitted).slots)
     assert (sizes.committed, sizes.lost) == (group.slots - 4096, loss)
     assert 0 < loss < 1024
 
@@ -150,12 +150,12 @@ def test_people_can_read_all_of_it(report: SizingReport) -> None:
     for part in (
         "KV cache on cuda:0, rank 1 of 4",
         "measured path, sized by what was measured after warm-up",
-        "requested: utilization 0.9 of 80 GiB",
-        "everything beside the cache",
-        "source: driver",
-        "768 MiB  margin",
-        "transient peak",
-        "the limit was the utilization",
+        "by utilization 0.9 of 80 GiB: 72 GiB less",
+        "beside the cache",
+        "driver says so",
+        "a margin of 768 MiB",
+        "transient peak (torch's allocator",
+        "for the cache: the smaller of the first two, less the rest",
         "an estimate at utilization 0.92 would have given",
         f"{group.usable:,}",
         "was cut from 4194304 to",

@@ -15,7 +15,13 @@ from tests.fine_host import FINE, FineHostDriver
 from tests.helpers import Accounts, GpuLikeDriver, accounts
 from tests.integrations.small_models import SMALL
 from vmmcache.errors import ConfigError, DriverError, DriverUnavailable, LeaseError, PlanError, StateError
-from vmmcache.integrations.transformers import ExtensibleCache, ExtensibleLayer, ExtensibleWindowLayer, Settings
+from vmmcache.integrations.transformers import (
+    ExtensibleCache,
+    ExtensibleIndexedLayer,
+    ExtensibleLayer,
+    ExtensibleWindowLayer,
+    Settings,
+)
 from vmmcache.testing import RecordingDriver
 from vmmcache.testing.recording import out_of_memory
 
@@ -39,7 +45,8 @@ def fine() -> Iterator[FineHostDriver]:
     """A driver from which nothing is missing afterwards."""
     driver = FineHostDriver()
     yield driver
-    gc.collect()
+    if accounts(driver) != Accounts():
+        gc.collect()  # takes its time with a library as large as this one
     assert accounts(driver) == Accounts()
 
 
@@ -145,6 +152,28 @@ def test_a_long_prompt_takes_no_more_memory_than_a_window(fine: FineHostDriver) 
     keys = layer.update(states(1, 20 * PER_GRANULE), states(1, 20 * PER_GRANULE))[0]
     assert torch.equal(keys, states(PER_GRANULE, 19 * PER_GRANULE + 1))
     del keys
+    layer.close()
+
+
+def test_what_a_long_chunk_needed_goes_back_with_the_next_token(fine: FineHostDriver) -> None:
+    layer = ExtensibleWindowLayer(PER_GRANULE // 2, Settings(1 << 14, fine))
+    layer.update(states(1), states(1))
+    layer.update(states(10 * PER_GRANULE, 1), states(10 * PER_GRANULE, 1))
+    assert accounts(fine).used == 2 * 11 * FINE
+    layer.update(states(1, 10 * PER_GRANULE + 1), states(1, 10 * PER_GRANULE + 1))
+    assert accounts(fine).used == 2 * 2 * FINE
+    layer.close()
+
+
+def test_tokens_that_a_window_has_left_are_not_taken_for_tokens_that_are_there(fine: FineHostDriver) -> None:
+    layer = ExtensibleWindowLayer(8, Settings(1000, fine))
+    layer.activate_past_recording()
+    layer.update(states(20), states(20))
+    layer.crop(-2)
+    with pytest.raises(StateError, match="keeps 7 tokens, not enough to take 2 back"):
+        layer.crop(-2)
+    assert layer.keys is not None
+    assert torch.equal(layer.keys, states(7, 11))
     layer.close()
 
 
@@ -334,6 +363,18 @@ def test_sleeping_gives_all_memory_back_and_keeps_addresses(fine: FineHostDriver
     cache.close()
 
 
+def test_memory_that_was_asked_for_ahead_is_there_after_waking(fine: FineHostDriver) -> None:
+    layer = ExtensibleLayer(Settings(1 << 14, fine))
+    layer.update(states(3), states(3))
+    layer.ensure(9 * PER_GRANULE)
+    committed = layer.tensors[0].committed
+    layer.release_physical(backup=True)
+    layer.restore()
+    layer.update(states(2 * PER_GRANULE, 3), states(2 * PER_GRANULE, 3))
+    assert layer.tensors[0].committed == committed
+    layer.close()
+
+
 def test_waking_without_memory_goes_on_later(recording: RecordingDriver) -> None:
     cache = ExtensibleCache(config(), device=recording)
     for layer in range(2):
@@ -415,6 +456,26 @@ def test_a_reordering_that_changes_nothing_writes_nothing(fine: FineHostDriver) 
     assert torch.equal(keys, states(3)[[0, 0]])
     del keys
     cache.close()
+
+
+def test_indexer_keys_go_with_their_sequences(fine: FineHostDriver) -> None:
+    layer = ExtensibleIndexedLayer(Settings(100, fine))
+    layer.update(states(3), states(3))
+    index = torch.arange(2 * 3 * 8.0).reshape(2, 3, 8)
+    layer.update_indexer(index)
+    layer.indexer_position_ids = torch.arange(6).reshape(1, 2, 3)
+    layer.reorder_cache(torch.tensor([1, 1]))
+    assert layer.indexer_keys is not None
+    assert torch.equal(layer.indexer_keys, index[[1, 1]])
+    assert layer.indexer_position_ids.tolist() == [[[3, 4, 5], [3, 4, 5]]]
+    layer.crop(-1)
+    assert layer.indexer_keys is not None
+    assert torch.equal(layer.indexer_keys, index[[1, 1], :2])
+    assert layer.indexer_position_ids.tolist() == [[[3, 4], [3, 4]]]
+    layer.batch_repeat_interleave(2)
+    assert layer.indexer_keys is not None
+    assert torch.equal(layer.indexer_keys, index[[1, 1, 1, 1], :2])
+    layer.close()
 
 
 def test_rearranging_goes_piece_by_piece(fine: FineHostDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ LEASES = "vmmcache/connectors/leases.py"
 MOONCAKE = "vmmcache/connectors/mooncake.py"
 NEEDS = "vmmcache/connectors/needs.py"
 NIXL = "vmmcache/connectors/nixl.py"
+PEERS = "vmmcache/connectors/peers.py"
 REGISTRATION = "vmmcache/connectors/registration.py"
 SET = "vmmcache/connectors/registration_set.py"
 TABLE = "vmmcache/memory/region/_table.py"
@@ -77,7 +78,7 @@ MUTANTS = [
     {
         "name": "an overlap reaches the library",
         "path": BASE,
-        "old": "            self._check_overlap(segments)\n",
+        "old": "            check_overlap(self.name, self._registered.values(), segments)\n",
         "new": "",
         "tests": ["tests/test_registrations.py"],
     },
@@ -119,7 +120,7 @@ MUTANTS = [
     {
         "name": "a plug-in that tells of too few is believed",
         "path": BASE,
-        "old": '                self._check_told("_register", segments, done)\n',
+        "old": '                check_told(self.name, "_register", segments, done)\n',
         "new": "",
         "tests": ["tests/test_registrations.py"],
     },
@@ -209,7 +210,7 @@ MUTANTS = [
     },
     {
         "name": "a card of an earlier epoch is taken",
-        "path": TRANSFERS,
+        "path": PEERS,
         "old": "known[0].version.incarnation == card.version.incarnation and known[0].version > card.version",
         "new": "False",
         "tests": ["tests/test_transfers.py"],
@@ -276,5 +277,33 @@ MUTANTS = [
         "old": "            if lease._on_revoke is None or not lease.valid:\n",
         "new": "            if lease._on_revoke is None:\n",
         "tests": ["tests/test_leases.py"],
+    },
+    {
+        "name": "what is given twice in one call is registered twice",
+        "path": "vmmcache/connectors/strange.py",
+        "old": "        insort(taken, each, key=by_address)\n",
+        "new": "",
+        "tests": ["tests/test_connector_bad_input.py"],
+    },
+    {
+        "name": "two memories share a label",
+        "path": PEERS,
+        "old": "            self._check_label(registration)\n",
+        "new": "",
+        "tests": ["tests/test_connector_bad_input.py"],
+    },
+    {
+        "name": "what a stranger's library raises goes on as it is",
+        "path": "vmmcache/connectors/strange.py",
+        "old": "        raise ConnectorError(problem, connector=connector, call=call) from error\n",
+        "new": "        raise\n",
+        "tests": ["tests/test_connector_bad_input.py"],
+    },
+    {
+        "name": "a memory that another agent connected to is written to",
+        "path": TRANSFERS,
+        "old": "if not any(each is remote for each in self._peers.get(remote.agent, ())):",
+        "new": "if False:",
+        "tests": ["tests/test_connector_bad_input.py"],
     },
 ]

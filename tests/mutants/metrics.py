@@ -50,7 +50,7 @@ MUTANTS = [
         "path": METER,
         "old": "            first = [(meter.shown, meter.leased) for meter in meters]\n"
         "            second = [(meter.shown, meter.leased) for meter in meters]\n"
-        "            same = all(one[0] is other[0] and one[1] is other[1] for one, other in zip(first, second, strict=True))\n"
+        "            same = all(a[0] is b[0] and a[1] is b[1] for a, b in zip(first, second, strict=True))\n"
         "            if same and version == _versions[0]:\n",
         "new": "            first = [(time.sleep(0.0005), meter.shown, meter.leased)[1:] for meter in meters]\n"
         "            if version == _versions[0]:\n",
@@ -130,8 +130,8 @@ MUTANTS = [
     {
         "name": "map: a tensor that was busy is not looked at again",
         "path": PUBLISHING,
-        "old": "self._dirty.wait(_AGAIN_S if busy else None)",
-        "new": "self._dirty.wait(None)",
+        "old": "            if not changed and not self._busy():\n",
+        "new": "            if not changed:\n",
         "tests": [TEST_MAP],
     },
     {

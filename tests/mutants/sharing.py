@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SESSION = "vmmcache/sharing/_session.py"
+HOLDING = "vmmcache/sharing/_holding.py"
 SERVER = "vmmcache/sharing/server.py"
 CLIENT = "vmmcache/sharing/client.py"
 LINK = "vmmcache/sharing/_link.py"
@@ -80,20 +81,20 @@ MUTANTS = [
     {
         "name": "sharing: everything is sent again each time",
         "path": SESSION,
-        "old": "for number, piece in there.items() if number not in self.held]",
+        "old": "for number, piece in there.items() if number not in holding.held]",
         "new": "for number, piece in there.items()]",
         "tests": [FOLLOWING],
     },
     {
         "name": "sharing: what an importer maps is not leased",
-        "path": SESSION,
+        "path": HOLDING,
         "old": "                self._lease()\n                pieces",
         "new": "                pieces",
         "tests": [FOLLOWING],
     },
     {
         "name": "sharing: importers let go of more than what goes",
-        "path": SESSION,
+        "path": HOLDING,
         "old": "number not in stays]",
         "new": "True]",
         "tests": [FOLLOWING],
@@ -115,7 +116,7 @@ MUTANTS = [
     {
         "name": "sharing: one that is gone keeps its leases",
         "path": SESSION,
-        "old": "        self._channel.close()\n        self._drop_leases(lambda _: False)\n        self._on_end",
+        "old": "        self._channel.close()\n        self._holding.keep_leases(())\n        self._on_end",
         "new": "        self._channel.close()\n        self._on_end",
         "tests": [PROCESSES],
     },
@@ -184,5 +185,12 @@ MUTANTS = [
         "new": "                    if isinstance(frame, Unmap) and isinstance(error, DriverError):\n"
         "                        return Ack(number)\n",
         "tests": [FAULTS],
+    },
+    {
+        "name": "sharing: whoever cannot be let in is the last who came",
+        "path": "vmmcache/sharing/_door.py",
+        "old": "            except (OSError, SharingError) as error:\n",
+        "new": "            except BlockingIOError as error:\n",
+        "tests": ["tests/sharing/test_door.py"],
     },
 ]

@@ -68,9 +68,10 @@ class Core:
 
     def forget(self) -> None:
         """The memory is gone for good: no request has slots any more, and none can be had."""
-        for request in self.slots.requests:
-            self.slots.free(request)
-        self.slots.set_counts((0,) * len(self.slots.counts))
+        with self.slots.held():
+            for request in self.slots.requests:
+                self.slots.free(request)
+            self.slots.set_counts((0,) * len(self.slots.counts))
         self.shared.leave(self.path)
 
     def check_no_requests(self, who: str, state: str, event: str, cure: str) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from vmmcache.errors import PlanError
 from vmmcache.planning import Plan
 from vmmcache.planning.footprint import Footprint
+from vmmcache.planning.result import Weights
+from vmmcache.planning.split import slot_weights
 
-__all__ = ["check_floors", "with_counts"]
+__all__ = ["check_floors", "split_like", "with_counts"]
 
 
 def with_counts(plan: Plan, counts: Sequence[int]) -> Plan:
@@ -19,6 +21,12 @@ def with_counts(plan: Plan, counts: Sequence[int]) -> Plan:
         for index, (group, number) in enumerate(zip(plan.groups, counts, strict=True))
     )
     return plan._replace(groups=groups, nbytes=sum(group.nbytes for group in groups))
+
+
+def split_like(plan: Plan, counts: Sequence[int]) -> Plan:
+    """`plan`, which from now on splits another quota in the proportions of `counts`."""
+    footprint = Footprint(plan.layout, plan.granule, plan.arrangement)
+    return plan._replace(weights=Weights(tuple(slot_weights(footprint, counts)), explicit=False))
 
 
 def check_floors(plan: Plan, counts: Sequence[int], cure: str) -> None:

@@ -20,6 +20,7 @@ from vmmcache.cache.snapshots import MemoryReader
 from vmmcache.errors import QuotaError
 from vmmcache.planning import Batch, Plan, Request
 from vmmcache.planning.limits import MAX_SIZE, MAX_SLOTS
+from vmmcache.units import format_bytes
 
 __all__ = ["EXACT", "Estimated"]
 
@@ -81,8 +82,34 @@ class Estimated(Path):
         if (counts := budget.slots_of(len(self.pools.groups))) is not None:
             return counts, with_counts(self._shortened(self.pools.footprint(counts)), counts)
         quota = self.shared.bound(self.reader, self.mode) if budget.nbytes is None else budget.nbytes
-        plan = self._shortened(max(quota, 1))
+        try:
+            plan = self._shortened(max(quota, 1))
+        except QuotaError as refusal:
+            if budget.nbytes is not None:
+                raise
+            raise self._no_room(quota, refusal) from None
         return tuple(group.min_slots for group in plan.groups), plan
+
+    def _no_room(self, quota: int, refusal: QuotaError) -> QuotaError:
+        """The planner's refusal in the words of whoever can turn something: nobody has configured this quota."""
+        start, settings = self.shared.start, self.shared.budget
+        chunk = _at_most(self.settings.step, self.settings.layout.tokens_per_block)
+        least = self.inputs._replace(constraints=chunk).plan(None).nbytes
+        return QuotaError(
+            f"{self.device}: the temporary pool, in which a step is profiled, gets {quota} bytes "
+            f"({format_bytes(quota)}) of {format_bytes(start.headroom)} that are free ({start.source} says so): a "
+            f"margin of {format_bytes(settings.margin_floor)}, {float(settings.warmup_reserve):.0%} for what runs, and "
+            f"{format_bytes(settings.encoder_reserve)} for an encoder stay free, and utilization is "
+            f"{float(settings.utilization_on(self.mode)):g}. A step of one block needs {least} bytes "
+            f"({format_bytes(least)}). Free memory that others hold, lower margin_floor or warmup_reserve, "
+            "declare fewer requests, or state a size with nbytes or slots",
+            needed=least,
+            usable=quota,
+            configured=quota,
+            cause=refusal.cause,
+            group=refusal.group,
+            constraint=refusal.constraint,
+        )
 
     def _shortened(self, quota: int) -> Plan:
         """The plan for the chunk, each of its requests shortened to the most blocks with which all fit.

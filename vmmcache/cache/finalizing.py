@@ -15,7 +15,6 @@ from typing import Final
 from vmmcache.cache.agreement import all_or_none, answers_of
 from vmmcache.cache.core import Core
 from vmmcache.cache.counts import check_floors, with_counts
-from vmmcache.cache.fitting import alignment_loss
 from vmmcache.cache.noting import noting
 from vmmcache.cache.path import Found
 from vmmcache.cache.ranks import Measurement, measurement_of, merge_measurements
@@ -121,7 +120,8 @@ class Finalizer:
         undo.push(noting(core.follow))
         undo.push(noting(lambda: path.back_to(before)))
         try:
-            core.slots.set_counts(tuple(map(min, before, counts)))
+            # Nobody gets a slot while what is behind it goes and comes, and nobody has one.
+            core.slots.set_counts((0,) * len(counts))
             path.commit(counts)
         except OutOfDeviceMemory as error:
             self._withhold(error)
@@ -181,12 +181,14 @@ class Finalizer:
             settings=core.settings.budget if core.settings.budget.manual else core.shared.budget,
             snapshots=(core.shared.start, *core.snapshots),
             budget=found.budget,
+            others=found.others,
+            withheld=found.withheld,
             estimate=estimate,
             peak_source=path.reader.peak_source,
             granule=path.pools.granule,
-            groups=group_sizes(plan, path.most(), found.plan),
+            groups=group_sizes(plan, path.most(), found.lost.slots),
             nbytes=plan.nbytes,
-            alignment_loss=alignment_loss(found.plan).nbytes,
+            alignment_loss=found.lost.nbytes,
             reductions=plan.reductions,
             rank=core.ranks.rank,
             ranks=core.ranks.size,

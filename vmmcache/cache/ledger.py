@@ -37,7 +37,7 @@ class Ledger:
     """Slots of all groups, and the requests that have them."""
 
     __slots__ = (
-        *("groups", "lock", "mover", "pools", "requests", "rewinds", "rules", "suspended", "used"),
+        *("groups", "lock", "mover", "pools", "requests", "rewinds", "rules", "shut", "suspended", "used"),
         *("evictions", "refusals", "resumes", "suspends"),
     )
 
@@ -55,6 +55,8 @@ class Ledger:
         """All that were not freed, by number."""
         self.suspended: Final[dict[int, CacheRequest]] = {}
         """Those that are suspended and not evicted, the least recently suspended first."""
+        self.shut = False
+        """Whether nobody gets slots for a while, however many are free."""
         self.suspends = self.resumes = self.refusals = self.evictions = 0
         """How often, for the metrics; refusals are resumes that had to wait."""
 
@@ -166,8 +168,17 @@ class Ledger:
         Raises
         ------
         SlotsExhausted
-            Active requests leave too few; nothing was evicted.
+            Active requests leave too few, or nobody gets any for a while; nothing was evicted.
         """
+        if self.shut and max(used) > 0:
+            group = next(group for group, number in enumerate(used) if number > 0)
+            raise SlotsExhausted(
+                f"{used[group]} slots of pool group {group} are needed, and while the cache goes to sleep it gives"
+                " none; wait until it is awake",
+                group=group,
+                needed=used[group],
+                free=0,
+            )
         for number, pool in zip(taken, self.pools, strict=True):
             if number > pool.free:
                 break

@@ -91,6 +91,8 @@ class KVCacheManager(WarmingCache):
         An argument is wrong.
     DriverUnavailable
         ``vmm=True``, and a rank cannot.
+    ConnectorUnavailable
+        No connector of a name in `connectors` is installed.
     PlanError
         The constraints could not be met on a device of which nothing is in use.
     RankError

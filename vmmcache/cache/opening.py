@@ -22,6 +22,7 @@ from vmmcache.cache.snapshots import MemoryReader
 from vmmcache.driver import VmmDriver
 from vmmcache.errors import DriverUnavailable, VmmCacheError
 from vmmcache.memory.undo import UndoStack
+from vmmcache.plugins.connectors import find_connector
 from vmmcache.plugins.host import open_driver, split_device
 from vmmcache.probing import probe
 
@@ -42,6 +43,8 @@ def open_path(settings: Settings, free_at_start: int | None, undo: UndoStack) ->
     ------
     DriverUnavailable
         ``vmm=True``, and a rank cannot.
+    ConnectorUnavailable
+        No connector of a name is installed. Whether its library works, only opening it says.
     RankError
         A rank is gone, or was refused something that all need.
     PlanError, ConfigError
@@ -49,6 +52,9 @@ def open_path(settings: Settings, free_at_start: int | None, undo: UndoStack) ->
     """
     ranks, shared = settings.ranks, settings.shared
     try:
+        for connector in settings.connectors:
+            if isinstance(connector, str):
+                find_connector(connector)  # a name that is wrong should not be found out after warm-up
         why_not, cure = _why_not(settings)
     except VmmCacheError as error:
         ranks.abort("probe", error)

@@ -14,8 +14,8 @@ from typing import ClassVar, Final, NamedTuple
 
 from vmmcache.cache.backing import Backing
 from vmmcache.cache.budget import Mode
-from vmmcache.cache.counts import check_floors, with_counts
-from vmmcache.cache.fitting import PlanInputs, fit
+from vmmcache.cache.counts import check_floors, split_like, with_counts
+from vmmcache.cache.fitting import AlignmentLoss, PlanInputs, alignment_loss, fit
 from vmmcache.cache.pools import PoolMap
 from vmmcache.cache.settings import Settings
 from vmmcache.cache.shared import Demand, SharedDevice
@@ -134,21 +134,39 @@ class Path(ABC):
         """
         manual = self.settings.budget
         if manual.manual:
-            plan = self._stated() if manual.nbytes is None else fit(self.inputs, manual.nbytes, self.aligned)
-            return Found(self._within(plan), self.shared.snapshot(self.reader, "warm"), None)
+            now = self.shared.snapshot(self.reader, "warm")
+            if manual.nbytes is None:
+                stated, lost = self._stated()
+                return Found(self._within(stated), now, None, lost=lost)
+            return self._found(fit(self.inputs, manual.nbytes, self.aligned), now, None)
         snapshot, budget = self.shared.measure(self.reader, self.mode, again=again)
-        nbytes = max(0, self.shared.share(self, budget.nbytes) - withheld)
-        return Found(self._within(fit(self.inputs, nbytes, self.aligned, budget)), snapshot, budget)
+        share = self.shared.share(self, budget.nbytes)
+        plan = fit(self.inputs, max(0, share - withheld), self.aligned, budget)
+        return self._found(plan, snapshot, budget, others=budget.nbytes - share, withheld=min(withheld, share))
 
-    def _stated(self) -> Plan:
+    def _found(
+        self,
+        plan: Plan,
+        snapshot: Snapshot,
+        budget: Budget | None,
+        *,
+        others: int = 0,
+        withheld: int = 0,
+    ) -> Found:
+        within = self._within(plan)
+        return Found(within, snapshot, budget, others, withheld, alignment_loss(within))
+
+    def _stated(self) -> tuple[Plan, AlignmentLoss]:
         """The plan for the slots that the caller stated (S12); fewer, where they have to end on granules."""
-        counts = self.settings.budget.slots_of(len(self.pools.groups))
-        assert counts is not None
-        plan = self.inputs.plan(self.pools.footprint(counts))
-        if self.aligned:
-            counts = tuple(map(align_down, counts, self.pools.alignments))
+        stated = self.settings.budget.slots_of(len(self.pools.groups))
+        assert stated is not None
+        nbytes = self.pools.footprint(stated)
+        counts = tuple(map(align_down, stated, self.pools.alignments)) if self.aligned else stated
+        # A later quota is split as these are.
+        plan = split_like(self.inputs.plan(nbytes), stated)._replace(aligned=self.aligned)
         check_floors(plan, counts, "Raise budget.slots, or declare fewer or shorter requests")
-        return with_counts(plan, counts)
+        lost = tuple(more - less for more, less in zip(stated, counts, strict=True))
+        return with_counts(plan, counts), AlignmentLoss(lost, nbytes - self.pools.footprint(counts))
 
     def _within(self, plan: Plan) -> Plan:
         """The plan, cut to the addresses that there are: a smaller quota may split by a slot or two otherwise."""
@@ -195,6 +213,12 @@ class Found(NamedTuple):
     snapshot: Snapshot
     budget: Budget | None
     """Where the bytes come from; None where the caller stated them."""
+    others: int = 0
+    """Of these, bytes of other managers that share the device."""
+    withheld: int = 0
+    """Bytes left aside, because they disappeared when they were to be committed."""
+    lost: AlignmentLoss = AlignmentLoss((), 0)
+    """What is given up so that segments end on granules."""
 
 
 def plan_inputs(settings: Settings, granule: int) -> PlanInputs:

@@ -65,6 +65,10 @@ class SizingReport:
     snapshots: tuple[Snapshot, ...] = ()
     budget: Budget | None = None
     """Every term of the size; None where the caller stated it (S12)."""
+    others: int = 0
+    """Bytes of the budget that are those of other managers which share the device (S1)."""
+    withheld: int = 0
+    """Bytes of the budget that were left aside, because memory disappeared when it was to be committed."""
     estimate: Budget | None = None
     """Beside a measurement: what the default of the estimated path would have given, on the same snapshots."""
     peak_source: str = ""
@@ -98,6 +102,8 @@ class SizingReport:
             "constants": _constants(self.settings, self.mode),
             "snapshots": [_snapshot(snapshot) for snapshot in self.snapshots],
             "budget": _budget(self.budget),
+            "others": self.others,
+            "withheld": self.withheld,
             "estimate": _budget(self.estimate),
             "peak_source": self.peak_source,
             "granule": self.granule,
@@ -123,13 +129,14 @@ class SizingReport:
         return as_text(self)
 
 
-def group_sizes(plan: Plan, capacity: Sequence[int], fitted: Plan | None = None) -> tuple[GroupSizes, ...]:
+def group_sizes(plan: Plan, capacity: Sequence[int], lost: Sequence[int] | None = None) -> tuple[GroupSizes, ...]:
     """What a report says of a plan's groups, `capacity` slots of each having addresses.
 
-    Where ranks agreed on fewer slots than were fitted here, `fitted` is the plan from before: what was given up for
-    another rank was not given up for a granule.
+    `lost` are the slots that each gave up to end on a granule, where the plan alone does not say: those of a stated
+    count, and those of the plan from before other ranks agreed on less.
     """
-    lost = alignment_loss(fitted or plan).slots
+    if lost is None:
+        lost = alignment_loss(plan).slots
     return tuple(
         GroupSizes(
             capacity=reserved,

@@ -37,10 +37,9 @@ def _lines(report: SizingReport) -> Iterator[str]:
     if report.fallback_reason is not None:
         yield f"  not measured: {report.fallback_reason}"
     if report.budget is not None:
-        yield from _terms(report.budget, report.memory_source)
-        yield f"  transient peak from: {report.peak_source}"
+        yield from _terms(report, report.budget)
     if report.estimate is not None:
-        more = (report.budget.nbytes if report.budget else report.nbytes) - report.estimate.nbytes
+        more = (report.budget or report).nbytes - report.estimate.nbytes
         yield (
             f"  an estimate at utilization {float(report.estimate.utilization):g} would have given"
             f" {format_bytes(report.estimate.nbytes)}: {format_bytes(abs(more))} {'less' if more >= 0 else 'more'}"
@@ -58,23 +57,30 @@ def _lines(report: SizingReport) -> Iterator[str]:
         yield f"  registered with {one.connector}: {one.segments} segments, {format_bytes(one.nbytes)}"
 
 
-def _terms(budget: Budget, source: str) -> Iterator[str]:
+def _terms(report: SizingReport, budget: Budget) -> Iterator[str]:
+    """A sum: the smaller of two caps, with what each is made of, less what is to stay free."""
+    by_share, by_memory = budget.requested - budget.non_kv, budget.headroom - budget.margin
+    share = f"{format_bytes(budget.requested)} less {format_bytes(budget.non_kv)} beside the cache"
+    memory = f"{format_bytes(budget.headroom)} free or the cache's already"
+    if budget.margin:
+        memory += f", less a margin of {format_bytes(budget.margin)}"
     rows = [
-        (budget.requested, f"requested: utilization {float(budget.utilization):g} of {format_bytes(budget.total)}"),
-        (-budget.non_kv, "everything beside the cache"),
-        (budget.headroom, f"headroom: free, and the cache's already (source: {source})"),
-        (-budget.margin, "margin"),
-        (-budget.transient_peak, "transient peak"),
+        (by_share, f"by utilization {float(budget.utilization):g} of {format_bytes(budget.total)}: {share}"),
+        (by_memory, f"by memory that is left: {memory} ({report.memory_source} says so)"),
+        (-budget.transient_peak, f"transient peak ({report.peak_source})"),
         (-budget.graph_estimate, "graphs that were not captured yet, as the caller says"),
-        (budget.nbytes, f"for the cache; the limit was {_LIMITS[budget.limited_by]}"),
+        (-report.others, "for other managers of the device"),
+        (-report.withheld, "left aside, because memory disappeared when it was to be committed"),
+        (
+            max(0, budget.nbytes - report.others - report.withheld),
+            "for the cache: the smaller of the first two, less the rest",
+        ),
     ]
+    always = (0, 1, 2, len(rows) - 1)
     width = max(len(format_bytes(nbytes)) for nbytes, _ in rows)
-    for nbytes, what in rows:
-        if nbytes or not what.startswith(("margin", "graphs")):
+    for index, (nbytes, what) in enumerate(rows):
+        if nbytes or index in always:
             yield f"  {format_bytes(nbytes):>{width}}  {what}"
-
-
-_LIMITS: Final = {"utilization": "the utilization", "memory": "the memory that the device has left"}
 
 
 def _table(report: SizingReport) -> Iterator[str]:

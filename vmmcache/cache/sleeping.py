@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from vmmcache.cache.agreement import all_or_none, answers_of
@@ -48,20 +49,26 @@ class Slept(NamedTuple):
     nobody can say: host memory of torch's, which counts nowhere before it is touched."""
     source: str
     """Who says how much is free."""
-    suspended: int
-    """Requests whose contents went."""
+    suspended: int = 0
+    """Requests that are suspended meanwhile."""
+    lost: int = 0
+    """Those of them whose contents this call has lost: all that had any, unless they were backed up."""
 
 
 def fall_asleep(core: Core, who: str, *, backup: bool, revoke: bool) -> Slept:
     """Give all memory back. See `KVCacheManager.sleep`."""
     backing = core.path.backing
     before, held = core.path.reader.snapshot("awake"), backing.physical_bytes
-    again, counts, number = bool(core.asleep_counts), core.slots.counts, len(core.slots.requests)
+    again, counts = bool(core.asleep_counts), core.slots.counts
+    requests, lost = core.slots.requests, 0
     error: VmmCacheError | None = None
-    with UndoStack() as undo:
+    with ExitStack() as door, UndoStack() as undo:
         try:
             if not again:
-                _check_suspended(core, who, revoke=revoke)
+                with core.slots.held():
+                    _check_suspended(core, who, revoke=revoke)
+                    # Nobody starts any more; whoever waits for transfers to end can still free.
+                    door.enter_context(core.slots.shut())
                 undo.push(noting(core.registrations.restore))
                 core.registrations.release()
                 backing.check_leases(revoke=revoke)
@@ -73,8 +80,12 @@ def fall_asleep(core: Core, who: str, *, backup: bool, revoke: bool) -> Slept:
         if not again:
             # From here on slots are none, and what they held is copied or lost.
             undo.callback(core.slots.set_counts, counts)
-            core.slots.evict_all()
-            core.slots.set_counts((0,) * len(counts))
+            with core.slots.held():
+                requests = core.slots.requests
+                before_that = sum(request.lost for request in requests)
+                core.slots.evict_all()
+                lost = sum(request.lost for request in requests) - before_that
+                core.slots.set_counts((0,) * len(counts))
         try:
             backing.sleep(revoke=revoke)
         finally:
@@ -83,7 +94,7 @@ def fall_asleep(core: Core, who: str, *, backup: bool, revoke: bool) -> Slept:
                 core.asleep_counts = core.asleep_counts or counts
                 undo.commit()
         undo.commit()
-    return _checked(core, before, held, number)
+    return _checked(core, before, held)._replace(suspended=len(requests), lost=lost)
 
 
 def _check_suspended(core: Core, who: str, *, revoke: bool) -> None:
@@ -99,13 +110,13 @@ def _check_suspended(core: Core, who: str, *, revoke: bool) -> None:
         core.slots.suspend(request)
 
 
-def _checked(core: Core, before: Snapshot, held: int, requests: int) -> Slept:
+def _checked(core: Core, before: Snapshot, held: int) -> Slept:
     """See that the memory came back: some runtimes take their time, and some keep it."""
     reader = core.path.reader
     if not core.path.backing.addresses_stay:
         reader.settle()  # torch keeps what was freed for itself
         if before.source in _BLIND:
-            return Slept(held, None, before.source, requests)
+            return Slept(held, None, before.source)
     deadline = time.monotonic() + (PATIENCE_S if core.path.keeps_memory else 0.0)
     while True:
         now = reader.snapshot("asleep")
@@ -122,7 +133,7 @@ def _checked(core: Core, before: Snapshot, held: int, requests: int) -> Slept:
             )
             break
         time.sleep(_STEP_S)
-    return Slept(held, max(0, came_back), now.source, requests)
+    return Slept(held, max(0, came_back), now.source)
 
 
 def wake_up(core: Core) -> None:

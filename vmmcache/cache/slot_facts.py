@@ -67,11 +67,12 @@ class SlotFacts:
             needed = self._ledger.needs(capacity, history, prefix)
             return all(number <= self._ledger.left(group) for group, number in enumerate(needed))
 
-    def longest(self, batch: int = 1, upper: int = MAX_SIZE) -> int:
-        """Tokens to which one more request could grow now, token by token, beside `batch` - 1 others that just begin.
+    def longest(self, batch: int = 1, upper: int = MAX_SIZE, *, draft: int = 0, extra: int = 0) -> int:
+        """Tokens to which one more request could grow now, step by step, beside `batch` - 1 others that just begin.
 
-        Every capacity up to that fits, with all but the last token computed, and so does exactly that one. It ends with
-        a block, or is `upper`.
+        A step writes one token, and draft and extra ones. Every capacity up to the answer fits, with all but the tokens
+        of its step computed, and so does exactly that one: `dummy` with ``history=longest - 1 - draft - extra`` and the
+        same `draft` and `extra`. It ends with a block, or is `upper`; 0 where not even one step fits.
 
         Parameters
         ----------
@@ -79,26 +80,28 @@ class SlotFacts:
             Requests that begin together.
         upper : int, optional
             Tokens beyond which the answer does not matter.
+        draft, extra : int, default 0
+            As for `Slots.dummy`. In a windowed layer, the more a step writes the more it has to hold at once.
         """
         batch = as_size("batch", batch, minimum=1, maximum=MAX_SLOTS, unit="requests")
         upper = as_size("upper", upper, unit="tokens")
+        writes = 1 + sum(as_size(name, value, unit="tokens") for name, value in (("draft", draft), ("extra", extra)))
         t = self.layout.tokens_per_block
         with self._ledger.lock:
-            others = self._ledger.needs(1, 0, None)
+            others = self._ledger.needs(writes, 0, None)
             left = [self._ledger.left(group) - (batch - 1) * number for group, number in enumerate(others)]
             # The first token of a block is the worst: the block is there, and what it makes stale is not yet. From one
             # first token to the next, need never falls.
             low, high = 0, -(-upper // t) + 1
             while low < high - 1:
                 middle = (low + high) // 2
-                first = (middle - 1) * t
-                if all(
-                    need <= free for need, free in zip(self._ledger.needs(first + 1, first, None), left, strict=True)
-                ):
+                first = (middle - 1) * t + 1
+                needed = self._ledger.needs(first, max(0, first - writes), None)
+                if all(need <= free for need, free in zip(needed, left, strict=True)):
                     low = middle
                 else:
                     high = middle
-        return min(low * t, upper)
+        return min(low * t, upper) if low * t >= writes else 0
 
     def _own(self, thing: CacheRequest | Prefix) -> None:
         if getattr(thing, "_ledger", None) is not self._ledger:

@@ -7,7 +7,8 @@ blocks of a request have slots), `free_list`, `tables`, `prefix` (shared prompts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Final
 
@@ -200,6 +201,9 @@ class Slots(SlotFacts):
                 if ledger.used[group] * under > over * ledger.pools[group].usable:
                     ledger.refusals += 1
                     return False
+            if ledger.shut:
+                ledger.refusals += 1
+                return False
             if request._state is SUSPENDED:
                 del ledger.suspended[request.number]
                 ledger.pin(request)
@@ -322,6 +326,24 @@ class Slots(SlotFacts):
         checked = _checked(self.layout, counts)
         with self._ledger.lock:
             resize(self._ledger, checked)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other threads from every method, so that what several calls find and do belongs together."""
+        with self._ledger.lock:
+            yield
+
+    @contextmanager
+    def shut(self) -> Iterator[None]:
+        """Let no request become active or grow for a while: `SlotsExhausted`, and False from `resume`."""
+        ledger = self._ledger
+        with ledger.lock:
+            ledger.shut = True
+        try:
+            yield
+        finally:
+            with ledger.lock:
+                ledger.shut = False
 
     # Help ------------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ __all__ = ["PROMPT_LOGPROBS_ROWS", "Exercised", "Skipped", "WarmupLog", "WarmupS
 PROMPT_LOGPROBS_ROWS: Final = 1024
 """Rows of a prompt-logprobs chunk, each as wide as the vocabulary: what warm-up runs, and what serving may run."""
 
+_LARGEST: Final = {"int8": 127, "uint8": 255, "int16": 2**15 - 1, "uint16": 2**16 - 1}
+
 Ids = TypeVar("Ids")
 Fact = int | float | str | bool
 
@@ -178,6 +180,8 @@ def _wrapped_tensor(ids: Any, committed: int) -> Any:
     """The same, by arithmetic that torch and numpy share, so that neither needs to be here."""
     if "int" not in str(ids.dtype):
         raise ConfigError("ids", ids, f"slot ids are whole numbers, not {ids.dtype}")
+    if _LARGEST.get(str(ids.dtype).removeprefix("torch."), committed) < committed:
+        return ids + 0  # none of these can be beyond, and the count itself is no number of their kind
     beyond = ids >= committed
     inside = (ids - 1) % max(1, committed - 1) + min(1, committed - 1)
     return ids * ~beyond + inside * beyond

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import click
 
@@ -170,11 +170,11 @@ def _print(report: dict[str, Any]) -> None:
     show_environment(output, report["environment"])
     if report["quick"]:
         output.print(f"[yellow]The best of {report['rounds']} rounds, with little memory: figures are rough.[/]")
-    bad = {status: [] for status in ("missed", "failed")}
-    for result in report["benchmarks"]:
-        bad.setdefault(result["status"], []).append(result["name"])
-    said = [f"{what}: {', '.join(bad[status])}" for status, what in _VERDICTS.items() if bad.get(status)]
+    said = []
+    for status, what in _VERDICTS.items():
+        if names := [result["name"] for result in report["benchmarks"] if result["status"] == status]:
+            said.append(f"{what}: {', '.join(names)}")
     output.print("; ".join(said) or "every target holds", markup=False)
 
 
-_VERDICTS = {"missed": "missed a target", "failed": "failed", "unavailable": "could not be run here"}
+_VERDICTS: Final = {"missed": "missed a target", "failed": "failed", "unavailable": "could not be run here"}

@@ -11,21 +11,18 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from vmmcache.connectors.extents import Extent, Extents
 from vmmcache.connectors.needs import ConnectorNeeds
-from vmmcache.errors import ConfigError, ConnectorError, StateError, VmmCacheError
+from vmmcache.connectors.strange import by_address, calling, check_descriptors, check_overlap, check_told
+from vmmcache.errors import StateError, VmmCacheError
 from vmmcache.memory.descriptors import RegistrableSegment
 from vmmcache.memory.undo import UndoStack
 
 __all__ = ["Connector"]
-
-_base = attrgetter("base")
 
 
 class Connector(ABC):
@@ -78,7 +75,7 @@ class Connector(ABC):
     def registered(self) -> tuple[RegistrableSegment, ...]:
         """What the library has registered, as far as it has told, by address."""
         with self.lock:
-            return tuple(sorted(self._registered.values(), key=_base))
+            return tuple(sorted(self._registered.values(), key=by_address))
 
     @property
     def extents(self) -> Extents:
@@ -100,23 +97,25 @@ class Connector(ABC):
         Raises
         ------
         AlignmentError, ConfigError
-            Something is not as `needs` says, or registered already; the library has seen none of it.
+            Something is not as `needs` says, or registered already, or given twice; the library has seen none of it.
         ConnectorError
-            The library refused. What it had registered of these is deregistered again; where it refuses that too,
-            a note says so, and `registered` what is left.
+            The library refused, with whatever error. What it had registered of these is deregistered again; where it
+            refuses that too, a note says so, and `registered` what is left.
         """
         with self.lock:
             self._check("register")
+            check_descriptors(self.name, segments)
             self.needs.check(segments, self.name, beside=tuple(self._registered.values()))
-            self._check_overlap(segments)
+            check_overlap(self.name, self._registered.values(), segments)
             self._extents = None
             done: list[RegistrableSegment] = []
             with UndoStack() as undo:
                 undo.push(lambda kind, error, trace: self._take_back(done, error))
-                for segment in self._register(segments):
-                    self._registered[segment.base] = segment
-                    done.append(segment)
-                self._check_told("_register", segments, done)
+                with calling(self.name, "register"):
+                    for segment in self._register(segments):
+                        self._registered[segment.base] = segment
+                        done.append(segment)
+                check_told(self.name, "_register", segments, done)
                 undo.commit()
 
     def unregister(self, segments: Iterable[RegistrableSegment]) -> None:
@@ -124,20 +123,26 @@ class Connector(ABC):
 
         Raises
         ------
+        ConfigError
+            Something is no descriptor.
         ConnectorError
             The library refused. `registered` says what is left; calling again goes on there.
         """
         with self.lock:
             self._check("unregister", closed=True)
-            here = [each for each in segments if self._registered.get(each.base) == each]
+            wanted = tuple(segments)
+            check_descriptors(self.name, wanted)
+            # By address: what is given twice is deregistered once.
+            here = [*{each.base: each for each in wanted if self._registered.get(each.base) == each}.values()]
             if not here:
                 return
             self._extents = None
             done = []
-            for segment in self._unregister(here):
-                del self._registered[segment.base]
-                done.append(segment)
-            self._check_told("_unregister", here, done)
+            with calling(self.name, "unregister"):
+                for segment in self._unregister(here):
+                    del self._registered[segment.base]
+                    done.append(segment)
+            check_told(self.name, "_unregister", here, done)
 
     def quiesce(self) -> None:
         """Let no transfer be on its way: the engine's by `on_quiesce`, then those that this side has started.
@@ -146,25 +151,36 @@ class Connector(ABC):
         ------
         StateError
             A transfer does not end.
+        ConnectorError
+            The engine's callback raised, or the library.
         """
         self._check("quiesce", closed=True)
         if self.on_quiesce is not None:
-            self.on_quiesce()
+            with calling(self.name, "on_quiesce"):
+                self.on_quiesce()
         with self.lock:
-            self._quiesce()
+            self._still()
 
     def invalidate_peers(self) -> None:
-        """Begin a new epoch, and have the engine tell the peers by `on_invalidate`."""
+        """Begin a new epoch, and have the engine tell the peers by `on_invalidate`.
+
+        Raises
+        ------
+        ConnectorError
+            The engine's callback raised, or the library. The epoch has begun.
+        """
         with self.lock:
             self._check("invalidate_peers", closed=True)
             self.epoch += 1
-            if self.on_invalidate is not None:
-                self.on_invalidate()
-            self._invalidate_peers()
+            with calling(self.name, "on_invalidate"):
+                if self.on_invalidate is not None:
+                    self.on_invalidate()
+            with calling(self.name, "invalidate_peers"):
+                self._invalidate_peers()
 
     def close_handles(self, segments: Sequence[RegistrableSegment]) -> None:
         """Close file descriptors that were exported for `segments`. They pin the memory as registrations do."""
-        with self.lock:
+        with self.lock, calling(self.name, "close_handles"):
             self._close_handles(segments)
 
     def withdraw(self, segments: Sequence[RegistrableSegment]) -> None:
@@ -179,7 +195,7 @@ class Connector(ABC):
         """
         self.quiesce()
         with self.lock:
-            self._quiesce()  # what was started since; while the lock is held, nothing starts
+            self._still()  # what was started since; while the lock is held, nothing starts
             self.invalidate_peers()
             self.unregister(segments)
             self.close_handles(segments)
@@ -202,7 +218,8 @@ class Connector(ABC):
                     event="close",
                 )
             if os.getpid() == self._pid:  # in a forked child the agent is the parent's
-                self._close()
+                with calling(self.name, "close"):
+                    self._close()
             self._closed = True
 
     # What a plug-in writes ------------------------------------------------------------------------------------------
@@ -236,31 +253,14 @@ class Connector(ABC):
         if self._closed and not closed:
             raise StateError(f"{self!r} is closed; open another", state="closed", event=event)
 
-    def _check_overlap(self, segments: Sequence[RegistrableSegment]) -> None:
-        known = sorted(self._registered.values(), key=_base)
-        for each in segments:
-            place = bisect_left(known, each.base + each.nbytes, key=_base)
-            if place and known[place - 1].base + known[place - 1].nbytes > each.base:
-                other = known[place - 1]
-                raise ConfigError(
-                    "segments",
-                    f"{each.base:#x}",
-                    f"{self.name} has registered {other.nbytes} bytes at {other.base:#x} already, which overlap "
-                    f"{each.nbytes} bytes there; one Registration of a connector for each memory",
-                )
-
-    def _check_told(self, verb: str, asked: Sequence[RegistrableSegment], told: Sequence[RegistrableSegment]) -> None:
-        if len(told) != len(asked):
-            raise ConnectorError(
-                f"{verb} told of {len(told)} entries of {len(asked)}; it has to yield each when it is done",
-                connector=self.name,
-                call=verb,
-            )
+    def _still(self) -> None:
+        with calling(self.name, "quiesce"):
+            self._quiesce()
 
     def _take_back(self, done: Sequence[RegistrableSegment], error: BaseException | None) -> None:
         """Undo a registration that failed in the middle. What stays is in the book, and noted on the error."""
         try:
             self.unregister(done[::-1])
-        except Exception as refusal:  # noqa: BLE001 -- a stranger's library may raise anything; the first error matters
+        except VmmCacheError as refusal:
             if error is not None:
                 error.add_note(f"undoing failed too: {type(refusal).__name__}: {refusal}; release() tries again")

@@ -7,7 +7,6 @@ memory, as far as the transport lets him.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from vmmcache.errors import ConfigError, StaleSegment
 __all__ = ["Card", "RemoteMemory", "Version"]
 
 _FORMAT: Final = 1
+_WORD: Final = 1 << 64
+"""Numbers of a card are addresses and sizes; a library takes no larger ones."""
 
 
 class Version(NamedTuple):
@@ -62,6 +63,9 @@ class Card:
         ConfigError
             It is no card, or one of another version of the format.
         """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise ConfigError("card", data, "must be bytes, those of Card.to_bytes")
+        data = bytes(data)
         try:
             fields = json.loads(data)
             if fields.pop("vmmcache_card") != _FORMAT:
@@ -73,14 +77,15 @@ class Card:
                 version=Version(_text(incarnation), _count(epoch)),
                 metadata=base64.b64decode(_text(fields.pop("metadata")), validate=True),
                 extents=tuple(Extent(*map(_count, extent)) for extent in fields.pop("extents")),
-                partial=bool(fields.pop("partial")),
+                partial=_truth(fields.pop("partial")),
                 device_id=_count(fields.pop("device_id")),
-                **{name: _text(fields.pop(name)) for name in ("connector", "agent", "label", "mem_type")},
+                mem_type=_kind(fields.pop("mem_type")),
+                **{name: _text(fields.pop(name)) for name in ("connector", "agent", "label")},
             )
-        except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError("card", bytes(data[:40]), f"not a card: {type(error).__name__}: {error}") from error
+            raise ConfigError("card", data[:40], f"not a card: {type(error).__name__}: {error}") from error
         Extents(card.extents, f"the card of {card.agent}")  # disjoint and not empty, or ConfigError
         return card
 
@@ -132,9 +137,15 @@ class RemoteMemory:
                 owners=(self.agent,),
             )
 
-    def update(self, card: Card) -> None:
-        """Take in another card of the same version: more of the memory, or all of it."""
-        self.extents = self._table((*self.extents, *card.extents) if card.partial else card.extents)
+    def together(self, card: Card) -> Extents:
+        """Where it is by another card of the same version, of more of the memory, or of all of it.
+
+        Raises
+        ------
+        ConfigError
+            The card overlaps what those before have said.
+        """
+        return self._table((*self.extents, *card.extents) if card.partial else card.extents)
 
     def _table(self, extents: Iterable[Extent]) -> Extents:
         # The same piece may come twice: in a partial card, and in a full one that was made before.
@@ -148,6 +159,18 @@ def _text(value: object) -> str:
 
 
 def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise TypeError(f"{value!r} is no count")
+    if type(value) is not int or not 0 <= value < _WORD:
+        raise TypeError(f"{value!r} is no count that can be")
     return value
+
+
+def _truth(value: object) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _kind(value: object) -> str:
+    if value not in ("DRAM", "VRAM"):
+        raise TypeError(f"{value!r} is no kind of memory")
+    return str(value)

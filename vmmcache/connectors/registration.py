@@ -68,6 +68,8 @@ class Registration:
             raise ConfigError("connector", connector, "must be a Connector; open_connector() opens one by its name")
         if connector.needs.exact_blocks and strides is None:
             raise ConfigError("strides", None, f"{connector.name} registers whole blocks (exact_blocks); how large?")
+        if type(label) is not str or not label:
+            raise ConfigError("label", label, "must be a name that peers can tell memories apart by")
         self.memory: Final = memory
         self.connector: Final = connector
         self.label: Final = label

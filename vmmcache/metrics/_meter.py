@@ -188,7 +188,7 @@ def collect() -> tuple[Mapping[str, Sums], list[tuple[Meter, Shown, int]]]:
             version, past, meters = _versions[0], dict(_past), list(_live.values())
             first = [(meter.shown, meter.leased) for meter in meters]
             second = [(meter.shown, meter.leased) for meter in meters]
-            same = all(one[0] is other[0] and one[1] is other[1] for one, other in zip(first, second, strict=True))
+            same = all(a[0] is b[0] and a[1] is b[1] for a, b in zip(first, second, strict=True))
             if same and version == _versions[0]:
                 found = zip(meters, first, strict=True)
                 return past, [(meter, Shown(*shown), leases) for meter, (shown, (leases,)) in found]

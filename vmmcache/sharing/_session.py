@@ -6,42 +6,22 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 from vmmcache.connectors.leases import RegistrationLease
 from vmmcache.driver import HandleType
 from vmmcache.errors import SharingError, StaleSegment, StateError, VmmCacheError
 from vmmcache.memory.descriptors import RegistrableSegment
-from vmmcache.memory.ranges import Range, subtract
 from vmmcache.memory.tensor import ExtensibleTensor
 from vmmcache.sharing._channel import Channel
+from vmmcache.sharing._holding import Holding, Snapshot
 from vmmcache.sharing._releases import Releases, Request
-from vmmcache.sharing._wire import (
-    BATCH,
-    MAX_IDS,
-    VERSION,
-    Ack,
-    Entry,
-    Frame,
-    Hello,
-    Map,
-    Refused,
-    State,
-    Unmap,
-    Welcome,
-)
+from vmmcache.sharing._wire import VERSION, Hello, Refused, Welcome
 
 __all__ = ["Session"]
 
 _log = logging.getLogger(__name__)
-
-
-class _Snapshot(NamedTuple):
-    pieces: tuple[RegistrableSegment, ...]
-    committed: tuple[int, ...]
-    generation: int
 
 
 class Session:
@@ -73,18 +53,13 @@ class Session:
     ) -> None:
         self.name: Final = f"importer {channel.peer}"
         self.credentials: Final = channel.credentials
-        self.held: dict[int, RegistrableSegment] = {}
-        """What the importer maps, by the number of the allocation."""
         self.problem: str | None = None
         """What it refused last; None where it maps all that it was sent."""
         self._tensor = tensor
         self._channel = channel
         self._releases = releases
-        self._kind = kind
-        self._on_revoke = on_revoke
         self._on_end = on_end
-        self._leases: dict[int, RegistrationLease] = {}
-        self._number = 0
+        self._holding: Final = Holding(tensor, channel, kind, self.name, lambda lease: on_revoke(self, lease))
         self._lock = threading.Lock()
         self._requests: list[Request] = []
         self._event: str | None = "committed"  # to be told: first of all, what there is
@@ -94,14 +69,19 @@ class Session:
         self._thread = threading.Thread(target=self._run, name=f"vmmcache {self.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to speak with the importer."""
+        """Begin to speak with the importer; SharingError where there is no room for another thread."""
         try:
             self._thread.start()
-        except RuntimeError:  # no room for another thread
+        except RuntimeError as error:
             self._end()
-            raise
+            raise SharingError(f"is sent away: {error}", peer=self._channel.peer, cure="End other threads") from error
 
     # From any thread ------------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> tuple[RegistrableSegment, ...]:
+        """What the importer maps."""
+        return tuple(self._holding.held.values())
 
     def changed(self, event: str) -> None:
         """The tensor has changed: the importer is to be told, and to follow."""
@@ -125,7 +105,7 @@ class Session:
         """End the connection. What the importer still maps stays with it, and does not come back before it ends."""
         _log.warning("%s is cut off: %s. Memory that it maps comes back when it ends", self.name, why)
         self._channel.hang_up()
-        self._drop_leases(lambda _: False)
+        self._holding.keep_leases(())
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended within a time."""
@@ -176,9 +156,9 @@ class Session:
         elif event is None:
             self._wait()
         elif event == "closed":
-            self._follow(_Snapshot((), (0,) * len(self._tensor.segment_sizes), self._tensor.generation), event)
+            self._follow(Snapshot.of_nothing(self._tensor), event)
             return False
-        elif (snapshot := self._snapshot()) is None:
+        elif (snapshot := self._holding.snapshot(self._releases)) is None:
             self._again(event)
             self._wait()  # for the news of what is about to go
         else:
@@ -198,153 +178,47 @@ class Session:
                 raise self._channel.unexpected(frame, descriptors)
 
     def _let_go(self, request: Request) -> None:
+        holding = self._holding
         try:
-            ids = self._going(request.going)
+            ids = holding.going(request.going)
             with self._lock:
                 # Before the next look: whatever comes of the release is told to who was asked.
                 self._was_asked |= bool(ids)
             if not self._releases.wants(request):
                 ids = []  # the operation has ended without us, and what we have stays
-            for start in range(0, len(ids), MAX_IDS):
-                batch = ids[start : start + MAX_IDS]
-                refusal = self._question(Unmap(self._next(), True, tuple(batch)))
-                if refusal is not None:
-                    request.answer(refusal)
-                    return
-                for number in batch:
-                    del self.held[number]
-            needed = {piece.segment_index for piece in self.held.values()}
-            self._drop_leases(needed.__contains__)
+            refusal = holding.unmap(ids, asked=True)
+            if refusal is None:
+                holding.keep_leases(piece.segment_index for piece in self.held)
         except VmmCacheError:
             # It is gone, or to be sent away: then it holds nothing that we could wait for.
             request.answer()
             raise
-        request.answer()
+        request.answer(refusal)
 
-    def _going(self, going: Sequence[Range] | None) -> list[int]:
-        """What the importer maps that lies in `going`, with every byte that is visible."""
-        if going is None:
-            return list(self.held)
-        base = self._tensor.base_address
-        stays = {
-            piece.allocation_id
-            for piece in self._pieces()
-            if subtract([(piece.base - base, piece.base - base + piece.nbytes)], going)
-        }
-        return [number for number in self.held if number not in stays]
-
-    def _pieces(self) -> tuple[RegistrableSegment, ...]:
-        try:
-            return self._tensor.registrable()
-        except StateError:  # closed: there is nothing any more
-            return ()
-
-    # Following the tensor -------------------------------------------------------------------------------------------
-
-    def _snapshot(self) -> _Snapshot | None:
-        """What there is, leased; None while something of it is about to go."""
-        while True:
-            with self._releases.none() as quiet:
-                if not quiet:
-                    return None
-                self._lease()
-                pieces = self._pieces()
-            committed = [0] * len(self._tensor.segment_sizes)
-            for piece in pieces:
-                committed[piece.segment_index] += piece.nbytes
-            if all(
-                nbytes <= (lease.nbytes if (lease := self._leases.get(index)) and lease.valid else 0)
-                for index, nbytes in enumerate(committed)
-            ):
-                generation = pieces[0].generation if pieces else self._tensor.generation
-                return _Snapshot(pieces, tuple(committed), generation)
-
-    def _lease(self) -> None:
-        for index, nbytes in enumerate(self._tensor.committed):
-            lease = self._leases.get(index)
-            if nbytes and not (lease is not None and lease.valid and lease.nbytes >= nbytes):
-                try:
-                    self._leases[index] = self._tensor.lease(index, self.name, self._revoked)
-                except StateError:
-                    continue  # it has gone meanwhile, as whoever compares will see
-                if lease is not None:
-                    lease.release()  # when what it covers is covered by the new one
-
-    def _revoked(self, lease: RegistrationLease) -> None:
-        self._on_revoke(self, lease)
-
-    def _follow(self, snapshot: _Snapshot, event: str) -> None:
+    def _follow(self, snapshot: Snapshot, event: str) -> None:
+        """Have the importer map what the tensor has, and no more."""
+        holding = self._holding
         there = {piece.allocation_id: piece for piece in snapshot.pieces}
-        gone = [number for number in self.held if number not in there]
-        for start in range(0, len(gone), MAX_IDS):
-            batch = gone[start : start + MAX_IDS]
-            if (refusal := self._question(Unmap(self._next(), False, tuple(batch)))) is not None:
-                raise SharingError(f"keeps memory that is gone: {refusal}", peer=self._channel.peer)
-            for number in batch:
-                del self.held[number]
-        new = [piece for number, piece in there.items() if number not in self.held]
+        gone = [number for number in holding.held if number not in there]
+        if (refusal := holding.unmap(gone, asked=False)) is not None:
+            raise SharingError(f"keeps memory that is gone: {refusal}", peer=self._channel.peer)
+        new = [piece for number, piece in there.items() if number not in holding.held]
         try:
-            refusal = self._send(new)
+            refusal = holding.send(new)
         except StaleSegment:
             # What is leased has stayed, but the tensor has given back something else.
             self._again(event)
             return
         if refusal is None:
-            refusal = self._question(State(self._next(), event, snapshot.generation, snapshot.committed))
+            refusal = holding.show(event, snapshot)
         if refusal != self.problem and refusal is not None:
             _log.warning("%s does not follow: %s", self.name, refusal)
         self.problem, self._was_asked = refusal, False
-        needed = {index for index, nbytes in enumerate(snapshot.committed) if nbytes}
-        self._drop_leases(needed.__contains__)
-
-    def _send(self, pieces: Sequence[RegistrableSegment]) -> str | None:
-        """Hand over allocations; why the importer did not take them."""
-        for start in range(0, len(pieces), BATCH):
-            batch = pieces[start : start + BATCH]
-            with ExitStack() as exports:
-                handles = [exports.enter_context(self._tensor.export(piece, self._kind)).handle for piece in batch]
-                base = self._tensor.base_address
-                entries = tuple(
-                    Entry(
-                        piece.allocation_id,
-                        piece.base - piece.allocation_offset - base,
-                        piece.allocation_nbytes,
-                        b"" if isinstance(handle, int) else handle,
-                    )
-                    for piece, handle in zip(batch, handles, strict=True)
-                )
-                descriptors = [handle for handle in handles if isinstance(handle, int)]
-                refusal = self._question(Map(self._next(), entries), descriptors)
-            if refusal is not None:
-                return refusal
-            self.held.update((piece.allocation_id, piece) for piece in batch)
-        return None
+        holding.keep_leases(index for index, nbytes in enumerate(snapshot.committed) if nbytes)
 
     def _again(self, event: str) -> None:
         with self._lock:
             self._event = self._event or event
-
-    def _question(self, frame: Map | Unmap | State, descriptors: Sequence[int] = ()) -> str | None:
-        """Ask, and wait for the answer as long as it takes: whoever cannot wait cuts. None where it is done."""
-        self._channel.send(frame, descriptors)
-        answer: Frame = self._channel.expect(Ack, Refused)
-        if isinstance(answer, Refused) and answer.number == 0:
-            raise SharingError(f"leaves: {answer.reason}", peer=self._channel.peer, gone=True)
-        if not isinstance(answer, Ack | Refused) or answer.number != frame.number:
-            raise SharingError(f"answers {answer} to question {frame.number}", peer=self._channel.peer)
-        return answer.reason if isinstance(answer, Refused) else None
-
-    def _next(self) -> int:
-        self._number = self._number % 0xFFFFFFFF + 1
-        return self._number
-
-    # ----------------------------------------------------------------------------------------------------------------
-
-    def _drop_leases(self, needed: Callable[[int], bool]) -> None:
-        for index in [index for index in self._leases if not needed(index)]:
-            lease = self._leases.pop(index, None)
-            if lease is not None:
-                lease.release()
 
     def _refuse(self, reason: str) -> None:
         try:
@@ -360,5 +234,5 @@ class Session:
         for request in requests:
             request.answer()
         self._channel.close()
-        self._drop_leases(lambda _: False)
+        self._holding.keep_leases(())
         self._on_end(self)

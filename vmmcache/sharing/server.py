@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
-import select
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Collection
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -21,7 +20,8 @@ from vmmcache.memory.changes import Change
 from vmmcache.memory.states import State
 from vmmcache.memory.tensor import ExtensibleTensor
 from vmmcache.sharing._channel import Channel
-from vmmcache.sharing._peers import check_path, listen, stranger, unlink
+from vmmcache.sharing._door import Door
+from vmmcache.sharing._peers import check_path, stranger
 from vmmcache.sharing._releases import Release, Releases, Request
 from vmmcache.sharing._session import Session
 from vmmcache.sharing._wire import MAX_PAYLOAD, Refused
@@ -77,7 +77,9 @@ class TensorServer:
     Raises
     ------
     ConfigError
-        The path cannot be a socket, or somebody listens there.
+        An argument is wrong; the path cannot be a socket, or somebody listens there.
+    SharingError
+        There is no descriptor or thread left for it.
     """
 
     def __init__(
@@ -92,25 +94,28 @@ class TensorServer:
         most: int = 64,
     ) -> None:
         self.path: Final = check_path(path)
-        self.tensor: Final = tensor
+        if not isinstance(tensor, ExtensibleTensor):
+            raise ConfigError("tensor", tensor, "must be an ExtensibleTensor; importers cannot hand memory on")
         if 8 * len(tensor.segment_sizes) > MAX_PAYLOAD // 2:
             raise ConfigError("tensor", tensor, f"has {len(tensor.segment_sizes)} segments, too many for one frame")
-        if timeout_s <= 0:
-            raise ConfigError("timeout_s", timeout_s, "must be more than 0 seconds")
+        if kind not in (None, "posix_fd", "fabric"):
+            raise ConfigError("kind", kind, "must be posix_fd, fabric, or None for what the memory has")
+        self.tensor: Final = tensor
         self._uids = tuple(as_count("uids", uid, unit="(a user's number)") for uid in uids)
         self._kind = kind
-        self._timeout_s = timeout_s
+        self._timeout_s = _seconds(timeout_s)
         self._most = as_count("most", most, minimum=1, unit="importers")
         self._releases = Releases()
         self._lock = threading.Lock()
         self._sessions: list[Session] = []
         self._closing = False
-        self._listener = listen(self.path, mode)
-        self._unlink = weakref.finalize(self, unlink, self.path, os.stat(self.path).st_ino, os.getpid())
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._end_observing = tensor.on_change(self._on_change)
-        self._thread = threading.Thread(target=self._accept_all, name=f"vmmcache server {self.path}", daemon=True)
-        self._thread.start()
+        with contextlib.ExitStack() as undo:
+            self._door = Door(self.path, as_count("mode", mode, maximum=0o777, unit="(of a file)"), self._let_in)
+            undo.callback(self._door.close)
+            self._end_observing = tensor.on_change(self._on_change)
+            undo.callback(self._end_observing)
+            self._door.open()
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<TensorServer at {self.path} of {self.tensor!r}, {len(self._sessions)} importers>"
@@ -136,7 +141,7 @@ class TensorServer:
                 Importer(
                     session.credentials.pid,
                     session.credentials.uid,
-                    len(held := tuple(session.held.values())),
+                    len(held := session.held),
                     sum(piece.allocation_nbytes for piece in held),
                     session.problem,
                 )
@@ -201,9 +206,7 @@ class TensorServer:
 
     def _stop(self) -> None:
         self._end_observing()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            os.eventfd_write(self._wake, 1)
-            self._thread.join()
+        self._door.shut()
         sessions = self._now()
         for session in sessions:
             session.changed("closed")
@@ -212,12 +215,7 @@ class TensorServer:
             if not session.join(deadline - time.monotonic()):
                 session.cut("it did not say goodbye")
                 session.join(self._timeout_s)
-        self._unlink()
-        self._listener.close()
-        with self._lock:
-            if self._wake >= 0:
-                os.close(self._wake)
-                self._wake = -1
+        self._door.close()
 
     # What happens to the tensor -------------------------------------------------------------------------------------
 
@@ -243,20 +241,6 @@ class TensorServer:
             session.cut(f"it did not unmap within {self._timeout_s} s")
 
     # Letting importers in -------------------------------------------------------------------------------------------
-
-    def _accept_all(self) -> None:
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        poll.register(self._listener, select.POLLIN)
-        while self._wake not in dict(poll.poll()):
-            try:
-                sock, _ = self._listener.accept()
-            except OSError as error:
-                # It has gone again, or there is no descriptor left; whoever waits is let in when there is.
-                _log.warning("%s: nobody can be let in: %s", self.path, os.strerror(error.errno or 0))
-                time.sleep(0.05)
-                continue
-            self._let_in(sock)
 
     def _let_in(self, sock: socket.socket) -> None:
         with contextlib.ExitStack() as undo:
@@ -290,3 +274,9 @@ def _outcome(request: Request, deadline: float) -> str | None:
     if not request.wait(deadline - time.monotonic()):
         return "no answer in time"
     return request.refusal
+
+
+def _seconds(timeout_s: float) -> float:
+    if type(timeout_s) not in (int, float) or not 0 < timeout_s < math.inf:
+        raise ConfigError("timeout_s", timeout_s, "must be more than 0 seconds, and a time that ends")
+    return float(timeout_s)

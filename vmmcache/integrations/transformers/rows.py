@@ -59,7 +59,7 @@ class Rows:
         self._step: Final = align_up(step or 1, driver.granule)
         self._window: Final = window
         sizes = self.layout.sizes
-        self.tensor: Final = ExtensibleTensor(sum(sizes), driver, sizes, self.layout.chunk)
+        self.tensor: Final = ExtensibleTensor(sum(sizes), driver, sizes)
         self._committed = [0] * len(sizes)
         self._origins: list[int] = []
         self._views: list[torch.Tensor] = []
@@ -111,7 +111,7 @@ class Rows:
         self._see(first, ready)
 
     def trim(self, first: int, stop: int) -> None:
-        """Have just the granules that rows from `first` to `stop` need: exchanges, and so copies, what straddles them."""
+        """Have just the granules that these rows need: exchanges, and so copies, what straddles their end."""
         self.reach(first, stop, exact=True)
         self.tensor.trim()
 

@@ -55,11 +55,6 @@ class Layout:
         """Of all segments."""
         return [stream.segment for stream in self.streams for _ in range(stream.count)]
 
-    @property
-    def chunk(self) -> int | None:
-        """Most bytes of an allocation: a segment where segments go back one by one."""
-        return self.streams[0].segment if self.windowed else None
-
     def targets(self, first: int, stop: int, least: Sequence[int], step: int) -> tuple[list[int], int]:
         """Bytes for every segment so that rows from `first` to `stop` are backed, and `stop` or how much further.
 

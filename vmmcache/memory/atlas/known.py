@@ -70,6 +70,10 @@ def note(region: Region, divided: Divided, leases: LeaseBook | None = None) -> N
             _log.warning("%s=1, and the map of this process is not published: %s", VARIABLE, error)
 
 
+# A forked child has none of them: the memory is its parent's, and so may be a thread that holds a lock.
+os.register_at_fork(after_in_child=_entries.clear)
+
+
 def known() -> list[Known]:
     """Regions that are alive, in the order in which they were made."""
     found = []

@@ -3,6 +3,7 @@
 A thread writes it. A change only sets a flag, so it costs the same whatever the map is, and changes that come together
 are written together. The thread takes each region's lock for the time of reading it. One that it does not get within a
 moment is busy: it is published as it was before, with the operation and how long that has lasted, and looked at again.
+So once a second it sees whether an operation lasts, which is all that it does in a process where nothing changes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
+from vmmcache.memory.atlas.known import known
 from vmmcache.memory.atlas.looking import look
 from vmmcache.memory.atlas.places import file_of, private_folder, remove_leftovers
 from vmmcache.memory.atlas.tables import TensorMap
@@ -28,7 +30,7 @@ _log: Final = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 0.05
 _AGAIN_S: Final = 1.0
-"""How often a tensor that is busy is looked at."""
+"""How often it is seen whether a tensor is busy, and a busy one looked at."""
 _SHARE: Final = 20
 """Writing may take one part in so many of the time."""
 _LEAST_S: Final = 0.02
@@ -107,12 +109,18 @@ class Published:
         if not self._dirty.is_set():
             self._dirty.set()
 
+    def _busy(self) -> bool:
+        """Whether an operation lasts, or did when it was looked at: beginning one tells nobody."""
+        lasting = any(each.region.gate.busy_with is not None for each in known())
+        return lasting or any(tensor.busy is not None for tensor in self._before.values())
+
     def _follow(self) -> None:
         while True:
-            busy = any(tensor.busy is not None for tensor in self._before.values())
-            self._dirty.wait(_AGAIN_S if busy else None)
+            changed = self._dirty.wait(_AGAIN_S)
             if self._closing.is_set():
                 return
+            if not changed and not self._busy():
+                continue
             self._dirty.clear()
             begun = time.monotonic()
             try:

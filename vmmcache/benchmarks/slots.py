@@ -1,42 +1,70 @@
 """What handing out slots costs: per request and pool group, of 1,000 to 1,000,000 slots, for 1 to 100,000 blocks.
 
 The figure it is compared with is a loop over blocks, with a list of free slots and a list for each block table, in the
-same run. Then what `KVCacheManager.finalize` costs beyond the commits themselves, and how that grows with layers.
+same run.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
-from benchmarks.harness import ROUNDS, Row, best_in_turns, run, seconds
-from vmmcache import KVCacheManager, MemoryBudget, open_driver
+from vmmcache.benchmarks.harness import QUICK_ROUNDS, ROUNDS, Row, best_in_turns, mode, seconds
 from vmmcache.benchmarks.planner import nine_layout
-from vmmcache.cache.manager import CHUNK
 from vmmcache.cache.requests import CacheRequest
 from vmmcache.cache.slots import Slots
-from vmmcache.cache.vmm_backing import VmmBacking
 from vmmcache.planning import Attention, Buffer, CacheLayout
-from vmmcache.planning.layout import Arrangement
-from vmmcache.units import KIB, MIB
 
-US_EACH, US_PER_BLOCK = 5.0, 0.01
-MS_ABOVE = 50.0
-LAYERS = (32, 64, 128)
-ARRANGEMENTS: tuple[Arrangement, ...] = ("layer-major", "block-major")
-T = 16
-POOLS = (1_000, 10_000, 100_000, 1_000_000)
-BLOCKS = (1, 10, 100, 1_000, 10_000, 100_000)
-MOST = 1_000_000
-REQUESTS = 200
+__all__ = ["TITLE", "measure"]
+
+TITLE: Final = "Slots, per request and pool group"
+
+US_EACH: Final = 5.0
+US_PER_BLOCK: Final = 0.01
+T: Final = 16
+POOLS: Final = (1_000, 10_000, 100_000, 1_000_000)
+BLOCKS: Final = (1, 10, 100, 1_000, 10_000, 100_000)
+MOST: Final = 1_000_000
+REQUESTS: Final = 200
 """At most so many at a time."""
-PREPARED = 300
+PREPARED: Final = 300
 """Blocks of requests that decode: more than any window here."""
 
 
+def measure() -> Sequence[Row]:
+    """Requests that come, grow, wait, go on, and go."""
+    rounds = QUICK_ROUNDS if mode.quick else ROUNDS
+    layouts = (("1 group", one_group()), ("9 life cycles in 6 groups", nine_layout()))
+    steps = len(layouts) * len(POOLS) + len(BLOCKS) - 1
+    rows: list[Row] = []
+
+    def told(done: int) -> None:
+        if mode.progress is not None:
+            mode.progress(done, steps)
+
+    for number, (name, layout) in enumerate(layouts):
+        for place, pool in enumerate(POOLS):
+            told(number * len(POOLS) + place)
+            figures = churned(layout, pool, 1, rounds)
+            figures["a token more"] = min(decoded(layout, pool) for _ in range(rounds))
+            rows += [_row(f"{name}, {pool:,} slots, 1 block: {what}", us, 1) for what, us in figures.items()]
+    for number, blocks in enumerate(BLOCKS[1:], len(layouts) * len(POOLS)):
+        told(number)
+        figures = churned(one_group(), MOST, blocks, rounds)
+        plain = best_in_turns({"plain": partial(straightforward, MOST, blocks)}, rounds=3)["plain"]
+        for what, us in figures.items():
+            against = plain if what == "allocate" else None
+            rows.append(_row(f"1 group, {MOST:,} slots, {blocks:,} blocks: {what}", us, blocks, against))
+    start = time.perf_counter()
+    Slots(one_group(), [MOST])
+    rows.append(Row(f"making the bookkeeping of {MOST:,} slots", (time.perf_counter() - start) * 1e6, "us"))
+    return rows
+
+
 def one_group() -> CacheLayout:
+    """Layers that all see every token."""
     return CacheLayout(T, [Attention([Buffer("key", 4096)], count=32)])
 
 
@@ -83,6 +111,7 @@ class Churn:
 
 
 def churned(layout: CacheLayout, slots: int, blocks: int, rounds: int = ROUNDS) -> dict[str, float]:
+    """The best of each operation over `rounds`."""
     churn = Churn(layout, slots, blocks)
     turns = [churn.turn() for _ in range(rounds)]
     return {name: min(turn[name] for turn in turns) for name in turns[0]}
@@ -123,66 +152,8 @@ def straightforward(slots: int, blocks: int) -> float:
     return seconds(allocate) * 1e6 / number
 
 
-def deciding(layers: int, arrangement: Arrangement) -> tuple[float, float]:
-    """Milliseconds of `finalize` on the host after a warm-up, and of the two commits in it alone."""
-    block = [Buffer("key", 32 * KIB), Buffer("value", 32 * KIB)]
-    layout = CacheLayout(T, [Attention(block, count=layers)])
-    budget = MemoryBudget(nbytes=layers * 4 * MIB)
-    with KVCacheManager(layout, open_driver("host"), budget, arrangement=arrangement) as manager:
-        manager.ensure(16)
-        deciding = seconds(manager.finalize) * 1e3
-        counts, pools, capacity = manager.committed, manager._core.path.pools, manager.capacity
-    backing = VmmBacking(pools, capacity, "host", chunk=CHUNK)
-    backing.commit(1)
-    backing.commit(16)
-
-    def commits() -> None:
-        backing.commit(0)
-        backing.commit(counts)
-
-    bare = seconds(commits) * 1e3
-    backing.close()
-    return deciding, bare
-
-
-def finalized() -> list[Row]:
-    rows = []
-    for arrangement in ARRANGEMENTS:
-        for layers in LAYERS:
-            best = [min(column) for column in zip(*(deciding(layers, arrangement) for _ in range(ROUNDS)), strict=True)]
-            above = best[0] - best[1]
-            judged = (f"<= {MS_ABOVE:g} ms above", above <= MS_ABOVE) if layers == LAYERS[-1] else (None, None)
-            name = f"finalize, {arrangement}, {layers} layers"
-            rows.append(Row(name, best[0], "ms", "its commits alone", best[1], above, *judged))
-    return rows
-
-
-def measure() -> Sequence[Row]:
-    rows = []
-    for name, layout in (("1 group", one_group()), ("9 life cycles in 6 groups", nine_layout())):
-        for pool in POOLS:
-            figures = churned(layout, pool, 1)
-            figures["a token more"] = min(decoded(layout, pool) for _ in range(ROUNDS))
-            rows += [_row(f"{name}, {pool:,} slots, 1 block: {what}", us, 1) for what, us in figures.items()]
-    for blocks in BLOCKS[1:]:
-        figures = churned(one_group(), MOST, blocks)
-        plain = best_in_turns({"plain": partial(straightforward, MOST, blocks)}, rounds=3)["plain"]
-        for what, us in figures.items():
-            against = plain if what == "allocate" else None
-            rows.append(_row(f"1 group, {MOST:,} slots, {blocks:,} blocks: {what}", us, blocks, against))
-    rows += finalized()
-    start = time.perf_counter()
-    Slots(one_group(), [MOST])
-    rows.append(Row(f"making the bookkeeping of {MOST:,} slots", (time.perf_counter() - start) * 1e6, "us"))
-    return rows
-
-
 def _row(name: str, us: float, blocks: int, plain: float | None = None) -> Row:
     most = US_EACH + US_PER_BLOCK * blocks
     target = f"<= {US_EACH:g} us + {US_PER_BLOCK * 1000:g} ns a block"
     against = None if plain is None else "a list and a loop"
     return Row(name, us, "us", against, plain, us, target, us <= most)
-
-
-if __name__ == "__main__":
-    sys.exit(run("Slots, per request and pool group", measure))
