@@ -23,13 +23,9 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))  # the measurement is a benchmark's, and stands beside this folder
-
-from benchmarks.transformers_cache import LENGTHS, OURS, THEIRS, Figure, figures  # noqa: E402 -- after the path
-from vmmcache.integrations.transformers import ExtensibleCache  # noqa: E402
-from vmmcache.units import format_bytes  # noqa: E402
+from vmmcache.benchmarks.transformers import LENGTHS, OURS, THEIRS, Figure, figures
+from vmmcache.integrations.transformers import ExtensibleCache
+from vmmcache.units import format_bytes
 
 SMALL: Final[dict[str, Any]] = {
     "hidden_size": 32,

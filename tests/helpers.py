@@ -197,3 +197,8 @@ def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[s
         timeout=PATIENCE_S,
         env={**os.environ, **environment},
     )
+
+
+def examples(number: int) -> int:
+    """How many examples a long test draws: `number` in CI and at a desk, THOROUGH times as many where that is set."""
+    return number * int(os.environ.get("THOROUGH", "1"))

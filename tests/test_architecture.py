@@ -65,7 +65,9 @@ MAY_IMPORT = {
     "probing.*": f"{L0} driver spec plugins.* probing.*",
     # L4
     "connectors.nixl": f"{L0} memory.descriptors plugins.* connectors.*",
-    "connectors.nixl_library": L0,
+    "connectors.nixl_plugin": f"{L0} plugins.* connectors.*",
+    "connectors.nixl_library": f"{L0} connectors.nixl_plugin",
+    "connectors.mooncake_plugin": f"{L0} plugins.* connectors.*",
     "connectors.mooncake": f"{L0} memory.descriptors plugins.* connectors.*",
     "connectors.*": f"{L0} driver memory.descriptors memory.undo connectors.*",
     "sharing.*": f"{L0} driver plugins.* connectors.leases memory.* sharing.*",
@@ -74,7 +76,7 @@ MAY_IMPORT = {
     "models.*": L0,
     "demo.*": f"{L5} demo.*",
     "integrations.*": f"{L5} integrations.*",
-    "benchmarks.*": f"{L5} benchmarks.*",
+    "benchmarks.*": f"{L5} integrations.* benchmarks.*",
     "cli.*": f"{L5} demo.* integrations.* benchmarks.* cli.*",
     "testing.*": f"{L5} places testing.*",
 }
@@ -90,7 +92,7 @@ THIRD_PARTY = {
     "vmmcache.memory.views": ("", "torch"),
     "vmmcache.cache.*": ("", "torch"),
     "vmmcache.demo.*": ("torch", ""),
-    "vmmcache.benchmarks.*": ("torch", ""),
+    "vmmcache.benchmarks.*": ("torch transformers", ""),
     "vmmcache.integrations.prometheus": ("prometheus_client", ""),
     "vmmcache.integrations.*": ("torch transformers", ""),
     "vmmcache.cli.*": ("click rich", "torch"),

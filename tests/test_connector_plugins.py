@@ -25,8 +25,9 @@ from vmmcache import (
     drivers,
     open_connector,
 )
-from vmmcache.connectors import mooncake, nixl, nixl_library
+from vmmcache.connectors import mooncake, mooncake_plugin, nixl, nixl_library, nixl_plugin
 from vmmcache.plugins.connectors import connectors
+from vmmcache.probing.process import ProbeProcess
 from vmmcache.probing.report import probe_all
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -95,6 +96,27 @@ def test_finding_connectors_and_drivers_loads_no_library() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", textwrap.dedent(script)], check=True)
 
 
+def test_a_probe_lists_connectors_without_loading_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R4: a probe is fast. Whether a library is there is seen without it, and what is not there has reason and cure."""
+    monkeypatch.syspath_prepend(str(PLUGINS / "stranger"))
+    monkeypatch.setattr(nixl_plugin, "MODULES", ("there_is_no_such_package",))
+    monkeypatch.setattr(ProbeProcess, "__init__", only_drivers)
+    shown = {entry["name"]: entry for entry in probe_all()["connectors"]}
+    assert shown["mooncake"]["status"] == shown["musa_connector"]["status"] == "installed"
+    assert shown["nixl"]["status"] == "unavailable"
+    assert "there is no Python package there_is_no_such_package" in shown["nixl"]["reason"]
+    assert "docs/connectors.md" in shown["nixl"]["cure"]
+    assert probe_all(connectors=False)["connectors"] == []
+
+
+start = ProbeProcess.__init__
+
+
+def only_drivers(process: ProbeProcess, key: str, kind: str = "driver") -> None:
+    assert kind == "driver", f"a child was started for the connector {key}"
+    start(process, key, kind)
+
+
 def test_a_strangers_connector_works_like_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PLUGINS / "stranger"))
     record = connectors()["musa_connector"]
@@ -144,7 +166,7 @@ def test_broken_connectors_bring_nobody_down() -> None:
 def test_the_probe_shows_connectors_with_reason_and_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     """What asking them did stays in their processes."""
     monkeypatch.setenv("VMMCACHE_DISABLE_DRIVERS", "cuda,hip,host")
-    shown = probe_all()["connectors"]
+    shown = probe_all(connectors=True)["connectors"]
     found: dict[str, dict[str, Any]] = {f"{entry['name']} of {entry['origin'].split()[0]}": entry for entry in shown}
     statuses = {name.split()[0]: entry["status"] for name, entry in found.items() if "acme" in name}
     assert statuses == {
@@ -201,12 +223,12 @@ def test_a_connectors_name_must_fit_into_lists(name: str) -> None:
 
 
 def test_without_nixl_the_connector_says_so_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in nixl_library.MODULES:
+    for package in nixl_plugin.MODULES:
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConnectorUnavailable, match="NIXL cannot be imported") as caught:
         open_connector("nixl")
     assert "pip install vmmcache[nixl]" in caught.value.cure
-    assert nixl._reason() == (caught.value.reason, caught.value.cure)
+    assert nixl_plugin._reason() == (caught.value.reason, caught.value.cure)
 
 
 def test_without_mooncake_the_connector_says_so_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +237,7 @@ def test_without_mooncake_the_connector_says_so_and_what_to_install(monkeypatch:
     with pytest.raises(ConnectorUnavailable, match="Mooncake cannot be imported") as caught:
         open_connector("mooncake")
     assert "mooncake-transfer-engine" in caught.value.cure
-    assert mooncake._reason() == (caught.value.reason, caught.value.cure)
+    assert mooncake_plugin._reason() == (caught.value.reason, caught.value.cure)
 
 
 def test_where_the_system_has_no_verbs_library_the_cure_is_that(

@@ -11,8 +11,9 @@ from types import ModuleType
 import pytest
 
 from tests.cma import EXAMPLES
-from vmmcache import ConnectorNeeds, FoundConnector
-from vmmcache.plugins.connectors import connectors
+from vmmcache import ConnectorNeeds
+from vmmcache.connectors.mooncake import MooncakeConnector
+from vmmcache.connectors.nixl import NixlConnector
 from vmmcache.probing.report import probe_all
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -40,19 +41,17 @@ def test_the_table_has_every_rule(generator: ModuleType) -> None:
 
 def test_every_option_of_ours_is_on_the_page() -> None:
     page = (DOCS / "connectors.md").read_text(encoding="utf-8")
-    for name in ("nixl", "mooncake"):
-        record = connectors()[name]
-        assert isinstance(record, FoundConnector)
+    for name, opened in (("nixl", NixlConnector), ("mooncake", MooncakeConnector)):
         section = page.partition(
             f'Options of `open_connector("{name}", ...)`' if name == "nixl" else "Options of\n`open_"
         )
-        for option in inspect.signature(record.spec.open).parameters:
+        for option in inspect.signature(opened).parameters:
             assert f"| `{option}` |" in section[2].partition("\n## ")[0]
 
 
 def test_the_example_is_found_like_any_strangers_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setenv("VMMCACHE_DISABLE_DRIVERS", "cuda,hip,host,pool")
-    (entry,) = (entry for entry in probe_all()["connectors"] if entry["name"] == "cma")
+    (entry,) = (entry for entry in probe_all(connectors=True)["connectors"] if entry["name"] == "cma")
     assert (entry["status"], entry["origin"]) == ("ok", "vmmcache-cma 1.0")
     assert entry["needs"][-1] == {"rule": "memory", "what": "DRAM only"}

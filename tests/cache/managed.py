@@ -104,3 +104,12 @@ def marks(manager: KVCacheManager, group: int, slot: int) -> set[int]:
 def with_driver(driver: VmmDriver, **arguments: Any) -> KVCacheManager:
     """A manager on a driver that is open."""
     return KVCacheManager(LAYOUT, driver, **(SETTINGS | arguments))
+
+
+def use(manager: KVCacheManager) -> None:
+    """What an engine does with a cache that works."""
+    request = manager.slots.allocate(64, 40)
+    manager.slots.grow(request, 65, 64)
+    manager.slots.suspend(request)
+    assert manager.slots.resume(request)
+    manager.slots.free(request)

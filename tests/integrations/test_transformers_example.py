@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import transformers_generate
-from benchmarks.transformers_cache import Figure
+from vmmcache.benchmarks.transformers import Figure
 
 SVG = "{http://www.w3.org/2000/svg}"
 

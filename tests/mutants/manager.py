@@ -78,8 +78,8 @@ MUTANTS = [
     {
         "name": "a stated size is measured",
         "path": PATH,
-        "old": "        if manual.manual:\n            plan",
-        "new": "        if manual.manual and manual.nbytes is None:\n            plan",
+        "old": "        if manual.manual:\n            now",
+        "new": "        if manual.manual and manual.nbytes is None:\n            now",
         "tests": LIFE,
     },
     {

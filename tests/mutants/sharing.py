@@ -88,7 +88,7 @@ MUTANTS = [
     {
         "name": "sharing: what an importer maps is not leased",
         "path": HOLDING,
-        "old": "                self._lease()\n                pieces",
+        "old": "                self._lease(range(len(self._tensor.segment_sizes)))\n                pieces",
         "new": "                pieces",
         "tests": [FOLLOWING],
     },
@@ -116,7 +116,7 @@ MUTANTS = [
     {
         "name": "sharing: one that is gone keeps its leases",
         "path": SESSION,
-        "old": "        self._channel.close()\n        self._holding.keep_leases(())\n        self._on_end",
+        "old": "        self._channel.close()\n        self._holding.end()\n        self._on_end",
         "new": "        self._channel.close()\n        self._on_end",
         "tests": [PROCESSES],
     },
@@ -192,5 +192,12 @@ MUTANTS = [
         "old": "            except (OSError, SharingError) as error:\n",
         "new": "            except BlockingIOError as error:\n",
         "tests": ["tests/sharing/test_door.py"],
+    },
+    {
+        "name": "sharing: what an importer keeps is leased again when its thread comes to it",
+        "path": SESSION,
+        "old": "        self._holding.lease_again()\n",
+        "new": "",
+        "tests": [FOLLOWING],
     },
 ]

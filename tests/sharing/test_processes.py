@@ -133,11 +133,12 @@ def test_an_importer_that_just_ends_leaves_nothing(tensor: ExtensibleTensor, ser
 def test_an_importer_that_is_killed_while_it_is_waited_for(tensor: ExtensibleTensor, server: TensorServer) -> None:
     child = Child("import", server.path)
     os.kill(child.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.process.pid, os.WSTOPPED | os.WNOWAIT)  # until then it may still answer
     with pytest.raises(LeaseError, match="no answer in time"):
         server.vacate(timeout_s=0.1)
     child.kill()
     tensor.release_physical(revoke=True)
-    assert server.importers == ()
+    eventually(lambda: server.importers == ())
 
 
 def test_what_the_exporter_leaves_behind_stays_valid(tmp_path: Path, theirs: RecordingDriver) -> None:

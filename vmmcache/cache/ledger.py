@@ -232,8 +232,8 @@ class Ledger:
     def withdraw(self, request: CacheRequest) -> None:
         """Leave an active or suspended request evicted."""
         self.release(request)
-        request._forget()
         request._state = EVICTED
+        request._forget()
 
     def release(self, request: CacheRequest) -> None:
         """Give back all that an active or suspended request has. What it knows of it is void then."""

@@ -267,8 +267,11 @@ class KVCacheManager(WarmingCache):
             if not self._tagged(tags):
                 return False
             after = self._next(Event.WAKE)
-            wake_up(self._core)
-            self._state = after
+            try:
+                wake_up(self._core)
+            finally:
+                if not self._core.asleep_counts:
+                    self._state = after
             _log.info("%r: awake with %s slots", self, list(self.committed))
             return True
 
@@ -291,6 +294,7 @@ class KVCacheManager(WarmingCache):
             core = self._core
             backing = core.path.backing
             with UndoStack() as undo:
+                undo.push(noting(core.follow))
                 if self._state is State.READY:
                     undo.push(noting(core.registrations.restore))
                 core.registrations.release()

@@ -19,6 +19,7 @@ from vmmcache.errors import DriverError
 from vmmcache.memory.contents import Pieces
 from vmmcache.memory.ranges import Range
 from vmmcache.memory.states import Event, State
+from vmmcache.memory.undo import UndoStack
 
 if TYPE_CHECKING:
     import torch
@@ -114,6 +115,9 @@ class PlainMemory(PlainSegments):
             if self.committed[index] != targets[index]:
                 self._storages.resize(index, targets[index])
 
+    def _empty(self) -> None:
+        self._resize(range(len(self._segments)), (0,) * len(self._segments))
+
     def trim(self) -> None:
         """Nothing to do: segments are exact always."""
         with self._lock:
@@ -147,8 +151,8 @@ class PlainMemory(PlainSegments):
                 self._backup = self._storages.backup() if backup else None
                 self._asleep = self.committed
                 self._generation += any(self._asleep)
-                self._resize(range(len(self._asleep)), (0,) * len(self._asleep))
-            self._state = after
+                self._state = after
+            self._empty()  # calling again finishes what an interrupt has left
             self._storages.give_back()
 
     def restore(self) -> None:
@@ -163,15 +167,15 @@ class PlainMemory(PlainSegments):
         """
         with self._lock:
             after = self._advance(Event.WAKE)
-            try:
+            self._empty()
+            with UndoStack() as undo:
+                undo.callback(self._empty)
                 self._resize(range(len(self._asleep)), self._asleep)
-            except DriverError:
-                self._resize(range(len(self._asleep)), (0,) * len(self._asleep))
-                raise
-            if self._backup is not None:
-                self._storages.refill(self._backup)
-            self._asleep, self._backup = (), None
+                if self._backup is not None:
+                    self._storages.refill(self._backup)
+                undo.commit()
             self._state = after
+            self._asleep, self._backup = (), None
 
     def close(self, *, revoke: bool = False) -> None:
         """Give everything back. The second time does nothing.
@@ -187,14 +191,13 @@ class PlainMemory(PlainSegments):
         self._revoke_all(revoke)
         with self._lock:
             after = self._advance(Event.CLOSE)
-            if self._state is State.CLOSED:
-                return
-            self._check_views()
-            self._leases.guard(self._visible())
-            self._storages.synchronise()
-            self._resize(range(len(self._segments)), (0,) * len(self._segments))
+            if self._state is not State.CLOSED:
+                self._check_views()
+                self._leases.guard(self._visible())
+                self._storages.synchronise()
+                self._state = after
+            self._empty()
             self._asleep, self._backup = (), None
-            self._state = after
             self._storages.give_back()
 
     # Contents -------------------------------------------------------------------------------------------------------

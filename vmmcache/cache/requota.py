@@ -49,9 +49,10 @@ def resize(core: Core, quota: int) -> Plan:
         except VmmCacheError as refusal:
             error = refusal
         all_or_none(answers_of(core.ranks, "resize: commit", error), "resize: commit", error)
+        undo.callback(core.slots.set_counts, core.slots.counts)
+        core.slots.set_counts(counts)
+        core.path.plan = core.path.final = plan
         undo.commit()
-    core.slots.set_counts(counts)
-    core.path.plan = core.path.final = plan
     return plan
 
 

@@ -59,7 +59,7 @@ def fall_asleep(core: Core, who: str, *, backup: bool, revoke: bool) -> Slept:
     """Give all memory back. See `KVCacheManager.sleep`."""
     backing = core.path.backing
     before, held = core.path.reader.snapshot("awake"), backing.physical_bytes
-    again, counts = bool(core.asleep_counts), core.slots.counts
+    again, counts = bool(core.asleep_counts), tuple(group.slots for group in core.path.plan.groups)
     requests, lost = core.slots.requests, 0
     error: VmmCacheError | None = None
     with ExitStack() as door, UndoStack() as undo:
@@ -79,7 +79,7 @@ def fall_asleep(core: Core, who: str, *, backup: bool, revoke: bool) -> Slept:
         all_or_none(answers_of(core.ranks, "sleep", error), "sleep", error)
         if not again:
             # From here on slots are none, and what they held is copied or lost.
-            undo.callback(core.slots.set_counts, counts)
+            undo.push(noting(core.follow))
             with core.slots.held():
                 requests = core.slots.requests
                 before_that = sum(request.lost for request in requests)
@@ -142,7 +142,8 @@ def wake_up(core: Core) -> None:
     error: VmmCacheError | None = None
     with UndoStack() as undo:
         try:
-            backing.wake()
+            if backing.state == "asleep":  # else an interrupt came right after it woke, and before it was undone
+                backing.wake()
             undo.push(noting(backing.sleep))
             if core.registrations:
                 undo.push(noting(core.registrations.release))
@@ -150,6 +151,7 @@ def wake_up(core: Core) -> None:
         except VmmCacheError as refusal:
             error = refusal
         all_or_none(answers_of(core.ranks, "wake", error), "wake", error)
+        undo.callback(core.slots.set_counts, (0,) * len(core.asleep_counts))
+        core.follow()
+        core.asleep_counts = ()
         undo.commit()
-    core.slots.set_counts(core.asleep_counts)
-    core.asleep_counts = ()

@@ -210,6 +210,7 @@ class Slots(SlotFacts):
                 request._state = ACTIVE
                 ledger.resumes += 1
                 return True
+            request._forget()  # as eviction did, unless it was interrupted there
             try:
                 missing = ledger.settle(request, request._capacity, request._history)
             except SlotsExhausted:

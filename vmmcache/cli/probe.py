@@ -13,7 +13,7 @@ from vmmcache.units import format_bytes
 
 __all__ = ["command"]
 
-_COLORS = {"ok": "green", "unavailable": "yellow", "broken": "red"}
+_COLORS = {"ok": "green", "installed": "green", "unavailable": "yellow", "broken": "red"}
 
 
 @click.command("probe")
@@ -21,17 +21,20 @@ _COLORS = {"ok": "green", "unavailable": "yellow", "broken": "red"}
 @click.option(
     "--device", "index", type=click.IntRange(min=0), metavar="N", help="The exit status speaks of this device."
 )
+@click.option("--connectors", "load", is_flag=True, help="Load each connector's library, and say why it does not load.")
 @json_option
-def command(name: str | None, index: int | None, as_json: bool) -> int:
+def command(name: str | None, index: int | None, load: bool, as_json: bool) -> int:
     """Say what this host can do, why not, and the cure.
 
     Every driver is probed in a child process, by real calls: a library that crashes or hangs is a reason like any
-    other. Connectors are asked whether their library can be loaded. The exit status is 0 if a device can be used, 1 if
-    not.
+    other. Connectors are listed; with --connectors their libraries are loaded, in child processes as well. The exit
+    status is 0 if a device can be used, 1 if not.
     """
     if index is not None and name is None:
         raise ConfigError("--device", index, "which driver's? Give --driver as well")
-    report = probe_all(name)
+    if load and name is not None:
+        raise ConfigError("--connectors", True, "is for all of them, and --driver for one driver: choose one")
+    report = probe_all(name, connectors=True if load else None)
     if name is not None and not report["drivers"]:
         raise ConfigError(
             "--driver", name, "no driver of that name is installed; `vmmcache probe` lists those that are"

@@ -14,15 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from vmmcache.connectors.cards import Card, RemoteMemory
+from vmmcache.connectors.mooncake_plugin import NEEDS
 from vmmcache.connectors.needs import ConnectorNeeds
-from vmmcache.connectors.spec import ConnectorSpec
 from vmmcache.connectors.transfer import Operation, Transfer
 from vmmcache.connectors.transfers import TransferConnector
 from vmmcache.errors import ConfigError, ConnectorError, ConnectorUnavailable
 from vmmcache.memory.descriptors import RegistrableSegment
-from vmmcache.plugins.hookspecs import hookimpl
 
-__all__ = ["MooncakeConnector", "vmmcache_connectors"]
+__all__ = ["NEEDS", "MooncakeConnector", "load"]
 
 _CURE: Final = (
     "Install mooncake-transfer-engine, or mooncake-transfer-engine-non-cuda where there is no GPU, for example with "
@@ -36,8 +35,6 @@ _CODES: Final = {
 }
 """The codes of its C++ side that its Python calls have been seen to return."""
 _WITHOUT_CUDA: Final = "mooncake-transfer-engine-non-cuda"
-
-NEEDS: Final = ConnectorNeeds(one_device=True)
 
 
 class MooncakeConnector(TransferConnector):
@@ -85,7 +82,7 @@ class MooncakeConnector(TransferConnector):
                 raise ConfigError(field, value, "must be text")
         if type(threads) is not int or threads < 1:
             raise ConfigError("threads", threads, "must be a number of at least 1")
-        engine = _load()()
+        engine = load()()
         if code := engine.initialize(host, metadata, protocol, device):
             raise ConnectorError(
                 f"initialize({host!r}, {metadata!r}, {protocol!r}, {device!r}) gave {code}",
@@ -184,7 +181,7 @@ def _kinds() -> frozenset[str]:
     return NEEDS.memory
 
 
-def _load() -> Any:
+def load() -> Any:
     """Mooncake's class of engines."""
     try:
         return importlib.import_module("mooncake.engine").TransferEngine
@@ -193,17 +190,3 @@ def _load() -> Any:
         if "libibverbs" in str(error):
             cure = "Install your distribution's libibverbs1 (on Debian with --no-install-recommends)"
         raise ConnectorUnavailable(f"Mooncake cannot be imported: {error}", cure=cure, connector="mooncake") from error
-
-
-def _reason() -> tuple[str, str] | None:
-    try:
-        _load()
-    except ConnectorUnavailable as error:
-        return error.reason, error.cure
-    return None
-
-
-@hookimpl
-def vmmcache_connectors() -> Iterator[ConnectorSpec]:
-    """Yield Mooncake's connector."""
-    yield ConnectorSpec("mooncake", open=MooncakeConnector, needs=NEEDS, reason=_reason)

@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from vmmcache.connectors.cards import Card, RemoteMemory
-from vmmcache.connectors.needs import ConnectorNeeds
 from vmmcache.connectors.nixl_library import load, parameters_of
-from vmmcache.connectors.spec import ConnectorSpec
+from vmmcache.connectors.nixl_plugin import NEEDS
 from vmmcache.connectors.transfer import Operation, Transfer
 from vmmcache.connectors.transfers import TransferConnector
-from vmmcache.errors import ConfigError, ConnectorError, ConnectorUnavailable
+from vmmcache.errors import ConfigError, ConnectorError
 from vmmcache.memory.descriptors import RegistrableSegment
-from vmmcache.plugins.hookspecs import hookimpl
 
-__all__ = ["NixlConnector", "vmmcache_connectors"]
-
-NEEDS: Final = ConnectorNeeds(one_device=True)
+__all__ = ["NEEDS", "NixlConnector"]
 
 Result = TypeVar("Result")
 
@@ -218,17 +214,3 @@ class _NixlTransfer(Transfer):
         handle, agent = self._handle, self._agent
         self._handle = self._agent = None
         self._nixl._call("release_xfer_handle", agent.release_xfer_handle, handle)
-
-
-def _reason() -> tuple[str, str] | None:
-    try:
-        load()
-    except ConnectorUnavailable as error:
-        return error.reason, error.cure
-    return None
-
-
-@hookimpl
-def vmmcache_connectors() -> Iterator[ConnectorSpec]:
-    """Yield NIXL's connector."""
-    yield ConnectorSpec("nixl", open=NixlConnector, needs=NEEDS, reason=_reason)

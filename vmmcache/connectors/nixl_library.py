@@ -6,12 +6,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vmmcache.connectors.nixl_plugin import MODULES
 from vmmcache.errors import ConfigError, ConnectorUnavailable
 
-__all__ = ["MODULES", "load", "parameters_of"]
+__all__ = ["load", "parameters_of"]
 
-MODULES: Final = ("nixl_cu13", "nixl_cu12")
-"""The wheels. The distribution `nixl` itself only chooses one of them."""
 _CURE: Final = "Install nixl-cu12 or nixl-cu13, for example with `pip install vmmcache[nixl]`"
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from vmmcache.connectors.base import Connector
 from vmmcache.connectors.needs import ConnectorNeeds
 from vmmcache.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vmmcache.connectors.base import Connector
 
 __all__ = ["ConnectorSpec"]
 
@@ -27,12 +30,16 @@ class ConnectorSpec:
     reason : callable
         ``reason()`` says why it cannot be opened here, and the cure; None where it can. May load the library: a probe
         calls it in a child process.
+    modules : tuple of str
+        Top-level packages of its library, of which one is enough. A probe that does not load libraries looks whether
+        one is there.
     """
 
     name: str
     open: Callable[..., Connector]
     needs: ConnectorNeeds
     reason: Callable[[], tuple[str, str] | None]
+    modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name.isidentifier():

@@ -88,8 +88,8 @@ _CURE: Final = {
 }
 
 
-def next_state(state: State, event: Event, *, who: str) -> State:
-    """The state after `event`, or StateError that names `who`, state, event and what helps."""
+def next_state(state: State, event: Event, *, who: object) -> State:
+    """The state after `event`, or StateError that names `who` (made into text only then), state, event and what helps."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from vmmcache.connectors.base import Connector
 from vmmcache.connectors.spec import ConnectorSpec
 from vmmcache.errors import ConfigError, ConnectorError, ConnectorUnavailable
 from vmmcache.plugins import hookspecs
 from vmmcache.plugins.host import CURE, Door, take_in
+
+if TYPE_CHECKING:
+    from vmmcache.connectors.base import Connector
 
 __all__ = ["BrokenConnector", "FoundConnector", "connectors", "find_connector", "open_connector"]
 
@@ -68,6 +70,8 @@ def open_connector(name: str, **options: Any) -> Connector:
         No connector of that name is installed, or it is broken, or its library is missing or refuses; with reason and
         cure.
     """
+    from vmmcache.connectors.base import Connector  # here: a probe lists connectors, and opens none
+
     connector = find_connector(name).spec.open(**options)
     if not isinstance(connector, Connector):
         raise ConnectorError(f"open() gave a {type(connector).__name__}, not a Connector", connector=name, call="open")

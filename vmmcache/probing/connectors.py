@@ -1,9 +1,13 @@
-"""Asks every connector, in a child process each, whether its library can be loaded here."""
+"""Asks every connector whether its library is here; where that is wanted, in a child process whether it can be loaded.
+
+Loading one takes longer than everything else that a probe does, so it is asked for.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from vmmcache.errors import DriverUnavailable
@@ -21,9 +25,11 @@ class ConnectorProbe:
     ----------
     listed : iterable of FoundDriver or BrokenDriver
         What the report lists already: a plug-in that nobody can import is broken once, and not once more here.
+    load : bool
+        Whether libraries are loaded.
     """
 
-    def __init__(self, listed: Iterable[FoundDriver | BrokenDriver]) -> None:
+    def __init__(self, listed: Iterable[FoundDriver | BrokenDriver], *, load: bool) -> None:
         broken = {(each.name, each.origin, each.error) for each in listed}
         self._known = {
             key: record
@@ -33,7 +39,7 @@ class ConnectorProbe:
         self._children = {
             key: ProbeProcess(key, "connector")
             for key, record in self._known.items()
-            if isinstance(record, FoundConnector)
+            if load and isinstance(record, FoundConnector)
         }
 
     def finish(self, timeout_s: float, longer: str) -> list[dict[str, Any]]:
@@ -43,6 +49,8 @@ class ConnectorProbe:
             _entry(record, "broken", record.error, record.cure)
             if isinstance(record, BrokenConnector)
             else self._answer(key, record, deadline, timeout_s, longer)
+            if key in self._children
+            else _listed(record)
             for key, record in self._known.items()
         ]
 
@@ -54,6 +62,16 @@ class ConnectorProbe:
         except DriverUnavailable as error:
             return _entry(record, "unavailable", error.reason, error.cure)
         return _entry(record, "unavailable" if answer["reason"] else "ok", answer["reason"], answer["cure"])
+
+
+def _listed(record: FoundConnector) -> dict[str, Any]:
+    """An answer without loading anything."""
+    modules = record.spec.modules
+    if not modules or any(find_spec(module) for module in modules):
+        return _entry(record, "installed", None, None)
+    name = record.name
+    reason = f"its library is not installed: there is no Python package {' or '.join(modules)}"
+    return _entry(record, "unavailable", reason, f"docs/connectors.md says what to install for {name}")
 
 
 def _entry(

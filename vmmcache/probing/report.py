@@ -72,10 +72,11 @@ def best_device() -> Choice:
     return Choice(report["selected"], f"no accelerator can be used ({reasons or 'no driver for one is installed'})")
 
 
-def probe_all(only: str | None = None, *, connectors: bool = True) -> dict[str, Any]:
+def probe_all(only: str | None = None, *, connectors: bool | None = None) -> dict[str, Any]:
     """Probe every driver, or the one called `only`, each in a child process, all at once.
 
-    Connectors are asked too, where `connectors` says so and no driver is named.
+    Where no driver is named, connectors are listed, and asked in a child process each whether their library can be
+    loaded where `connectors` is True; False leaves them out.
 
     Returns
     -------
@@ -84,7 +85,9 @@ def probe_all(only: str | None = None, *, connectors: bool = True) -> dict[str, 
     """
     known = {key: record for key, record in drivers().items() if only is None or record.name == only}
     timeout_s = _timeout()
-    others = ConnectorProbe(known.values()) if connectors and only is None else None
+    others = None
+    if connectors is not False and only is None:
+        others = ConnectorProbe(known.values(), load=connectors is True)
     entries = _ask(known, timeout_s)
     accelerators = {
         record.name for record in known.values() if isinstance(record, FoundDriver) and record.spec.accelerator

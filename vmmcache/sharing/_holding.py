@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -33,7 +34,7 @@ class Snapshot(NamedTuple):
 
 
 class Holding:
-    """One thread asks the importer; leases may be dropped from any.
+    """One thread asks the importer; leases may be taken and given back from any.
 
     Parameters
     ----------
@@ -62,22 +63,32 @@ class Holding:
         self._kind = kind
         self._owner = owner
         self._on_revoke = on_revoke
+        self._lock = threading.Lock()
         self._leases: dict[int, RegistrationLease] = {}
+        self._ended = False
         self._number = 0
 
     # What is leased -------------------------------------------------------------------------------------------------
 
     def snapshot(self, releases: Releases) -> Snapshot | None:
-        """What there is, leased; None while something of it is about to go."""
+        """What there is, leased; None while something of it is about to go.
+
+        Raises
+        ------
+        SharingError
+            It was cut off meanwhile.
+        """
         while True:
             with releases.none() as quiet:
                 if not quiet:
                     return None
-                self._lease()
+                self._lease(range(len(self._tensor.segment_sizes)))
                 pieces = self._pieces()
             committed = [0] * len(self._tensor.segment_sizes)
             for piece in pieces:
                 committed[piece.segment_index] += piece.nbytes
+            if self._ended:
+                raise SharingError("was cut off", peer=self._channel.peer, gone=True)
             if all(
                 nbytes <= (lease.nbytes if (lease := self._leases.get(index)) and lease.valid else 0)
                 for index, nbytes in enumerate(committed)
@@ -85,24 +96,39 @@ class Holding:
                 generation = pieces[0].generation if pieces else self._tensor.generation
                 return Snapshot(pieces, tuple(committed), generation)
 
+    def lease_again(self) -> None:
+        """Lease what the importer still maps of segments whose lease a revoke has ended.
+
+        In the thread of the operation that did, and before it returns: the next one is to find a lease.
+        """
+        self._lease({piece.segment_index for piece in tuple(self.held.values())})
+
     def keep_leases(self, segments: Iterable[int]) -> None:
         """Give back the leases of all other segments."""
         needed = set(segments)
-        for index in [index for index in tuple(self._leases) if index not in needed]:
-            lease = self._leases.pop(index, None)
-            if lease is not None:
-                lease.release()
+        with self._lock:
+            gone = [self._leases.pop(index) for index in tuple(self._leases) if index not in needed]
+        for lease in gone:
+            lease.release()
 
-    def _lease(self) -> None:
-        for index, nbytes in enumerate(self._tensor.committed):
-            lease = self._leases.get(index)
-            if nbytes and not (lease is not None and lease.valid and lease.nbytes >= nbytes):
-                try:
-                    self._leases[index] = self._tensor.lease(index, self._owner, self._on_revoke)
-                except StateError:
-                    continue  # it has gone meanwhile, as whoever compares will see
-                if lease is not None:
-                    lease.release()  # when what it covers is covered by the new one
+    def end(self) -> None:
+        """Give back all leases, and take no other. The second time does nothing."""
+        with self._lock:
+            self._ended = True
+        self.keep_leases(())
+
+    def _lease(self, segments: Iterable[int]) -> None:
+        with self._lock:
+            committed = self._tensor.committed
+            for index in () if self._ended else segments:
+                lease, nbytes = self._leases.get(index), committed[index]
+                if nbytes and not (lease is not None and lease.valid and lease.nbytes >= nbytes):
+                    try:
+                        self._leases[index] = self._tensor.lease(index, self._owner, self._on_revoke)
+                    except StateError:
+                        continue  # it has gone meanwhile, as whoever compares will see
+                    if lease is not None:
+                        lease.release()  # when what it covers is covered by the new one
 
     # What is mapped -------------------------------------------------------------------------------------------------
 

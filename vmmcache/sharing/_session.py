@@ -85,6 +85,7 @@ class Session:
 
     def changed(self, event: str) -> None:
         """The tensor has changed: the importer is to be told, and to follow."""
+        self._holding.lease_again()
         with self._lock:
             # Who was not asked to let go need not hear that it may keep what it has.
             if event != "kept" or self._was_asked:
@@ -105,7 +106,7 @@ class Session:
         """End the connection. What the importer still maps stays with it, and does not come back before it ends."""
         _log.warning("%s is cut off: %s. Memory that it maps comes back when it ends", self.name, why)
         self._channel.hang_up()
-        self._holding.keep_leases(())
+        self._holding.end()
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended within a time."""
@@ -234,5 +235,5 @@ class Session:
         for request in requests:
             request.answer()
         self._channel.close()
-        self._holding.keep_leases(())
+        self._holding.end()
         self._on_end(self)

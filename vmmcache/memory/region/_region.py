@@ -104,7 +104,7 @@ class Region:
 
     def advance(self, event: Event) -> State:
         """The state after `event`, or StateError. The state itself changes when the event is done."""
-        return next_state(self.state, event, who=repr(self))
+        return next_state(self.state, event, who=self)
 
     # Growing --------------------------------------------------------------------------------------------------------
 
