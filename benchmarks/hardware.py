@@ -1,9 +1,10 @@
 """What this machine's accelerator really does, in one JSON record (T10, B6). Under five minutes.
 
-``python benchmarks/hardware.py [--device cuda:0] [--out PATH]``. Exit status 1 where anything failed. It needs Python
-with the vendor's bindings, pluggy, pytest and hypothesis, and torch for what concerns torch; vmmcache need not be
-installed. Without an accelerator it runs against the emulated CUDA library, as far as that goes, and the record says
-so.
+``python benchmarks/hardware.py [--device cuda:0] [--out PATH]``. Each section is "passed", "failed" or "not run", with
+the reason and its figures, and has a process and a time of its own, so that none takes the others along. Exit status 1
+where anything failed. It needs Python with the vendor's bindings, pluggy, pytest and hypothesis, and torch for what
+concerns torch; vmmcache need not be installed. Without an accelerator it runs against the emulated CUDA library, as far
+as that goes, and the record says so.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ MAY_IMPORT = {
     "probing.*": f"{L0} driver spec plugins.* probing.*",
     # L4
     "connectors.nixl": f"{L0} memory.descriptors plugins.* connectors.*",
+    "connectors.layouts": L0,
     "connectors.nixl_plugin": f"{L0} plugins.* connectors.*",
     "connectors.nixl_library": f"{L0} connectors.nixl_plugin",
     "connectors.mooncake_plugin": f"{L0} plugins.* connectors.*",

@@ -27,8 +27,8 @@ QUESTIONS = {
 
 # The conformance suite in `testing` exists to call the verbs.
 MAY_CALL_A_DRIVER = r"vmmcache\.(memory\.region(\..*)?|probing\.steps|testing\..*)"
-# A stranger's plug-in, a stranger's callback, and a stranger's connector: each may raise anything, and each is shown with
-# what it raised.
+# A stranger's plug-in, a stranger's callback, and a stranger's connector: each may raise anything, and each is shown
+# with what it raised.
 MAY_CATCH_EVERYTHING = (
     *("vmmcache.plugins.host", "vmmcache.connectors.leases", "vmmcache.connectors.strange"),
     "vmmcache.memory.changes",  # an observer is a callback of a stranger's, too

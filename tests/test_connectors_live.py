@@ -19,9 +19,9 @@ import pytest
 from tests.helpers import PATIENCE_S
 from tests.peers import GRANULE, LOOPBACK, ROOT, Peer
 from vmmcache import AlignmentError, Card, ConfigError, ConnectorError, LeaseError, StaleSegment, StateError
-from vmmcache.connectors import mooncake, nixl, nixl_library
+from vmmcache.connectors import mooncake_plugin, nixl_plugin
 
-LIBRARIES = {"nixl": nixl, "mooncake": mooncake}
+LIBRARIES = {"nixl": nixl_plugin, "mooncake": mooncake_plugin}
 MISSING = {name: reason for name, module in LIBRARIES.items() if (reason := module._reason()) is not None}
 QUARTER = GRANULE // 4
 
@@ -378,7 +378,7 @@ else:
 @pytest.mark.skipif("nixl" in MISSING, reason=f"nixl: {MISSING.get('nixl')}")
 def test_the_bare_library_ends_the_process_that_a_peer_writes_a_hole_of() -> None:
     """Why `test_a_hole_is_refused_...` is worth having: registering a hole succeeds, and a write to it is a crash."""
-    package = next(name for name in nixl_library.MODULES if importlib.util.find_spec(name))
+    package = next(name for name in nixl_plugin.MODULES if importlib.util.find_spec(name))
     command = [sys.executable, "-c", BARE.format(package=package)]
     environment = {**os.environ, **LOOPBACK, "PYTHONFAULTHANDLER": ""}
     target = subprocess.Popen(

@@ -93,8 +93,8 @@ def test_every_package_of_the_wheel_is_a_folder_and_every_entry_point_a_package(
     packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert [package for package in packages if not (repository / package / "__init__.py").is_file()] == []
     entries = set(settings["project"]["entry-points"]["vmmcache"].values())
-    # Our connectors are modules of vmmcache itself; each imports its library when it is opened.
-    ours = {f"vmmcache.connectors.{name}" for name in ("mooncake", "nixl")}
+    # The doors of our connectors are modules of vmmcache itself; each imports its library when it is opened.
+    ours = {f"vmmcache.connectors.{name}_plugin" for name in ("mooncake", "nixl")}
     assert entries == {Path(package).name for package in packages} - {"vmmcache"} | ours
 
 

@@ -385,6 +385,29 @@ def test_strides_are_kept_for_growth(tensor: ExtensibleTensor, connector: Journa
     tensor.close()
 
 
+@pytest.mark.parametrize("layout", ["LBHNC", "LBNHC", "BLHNC", "BLNHC"])
+def test_a_layout_whose_blocks_are_whole_can_be_registered(
+    tensor: ExtensibleTensor, connector: JournalConnector, layout: str
+) -> None:
+    """C1."""
+    with Registration(tensor, connector, layout=layout) as registration:
+        assert registration.parts
+    tensor.close()
+
+
+@pytest.mark.parametrize(
+    ("layout", "why"), [("LHBNC", "in several pieces"), ("BHLNC", "in several pieces"), ("NHD", "no such layout")]
+)
+def test_any_other_layout_is_refused_with_those_that_can_be(
+    tensor: ExtensibleTensor, connector: JournalConnector, layout: str, why: str
+) -> None:
+    """C1."""
+    with pytest.raises(ConfigError, match=rf"{why}.*registered: LBHNC, LBNHC, BLHNC, BLNHC"):
+        Registration(tensor, connector, layout=layout)
+    assert not connector.registered
+    tensor.close()
+
+
 @pytest.mark.parametrize(("memory", "other"), [(False, True), (True, False)])
 def test_what_is_no_memory_or_no_connector_is_refused(
     tensor: ExtensibleTensor, connector: JournalConnector, memory: bool, other: bool
@@ -514,7 +537,7 @@ def test_the_engines_callback_may_refuse(tensor: ExtensibleTensor, connector: Jo
         raise TimeoutError("requests are running")
 
     connector.on_quiesce = busy
-    with pytest.raises(LeaseError, match="cma did not let go of segment 0: .*TimeoutError: requests are running"):
+    with pytest.raises(LeaseError, match=r"cma did not let go of segment 0: .*TimeoutError: requests are running"):
         tensor.release_physical(revoke=True)
     assert_consistent(tensor, registration)
     assert (tensor.state, registration.state, connector.epoch) == ("committed", "registered", 0)

@@ -18,6 +18,7 @@ from vmmcache import (
     OutOfDeviceMemory,
     QuotaError,
     SharedDevice,
+    SlotsExhausted,
 )
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, Request
 from vmmcache.units import KIB, MIB
@@ -89,6 +90,31 @@ def test_a_neighbour_that_takes_memory_between_measuring_and_committing() -> Non
         assert ("left aside" in text) == bool(report.withheld)
         use(manager)
         driver.taken.close()
+
+
+def test_no_slot_is_to_be_had_while_the_final_commit_replaces_what_is_behind_it() -> None:
+    """What `finalize` commits is new memory: a slot that another thread got in between would have none behind it."""
+
+    class Asked(FineHostDriver):
+        manager: KVCacheManager | None = None
+        times = 0
+
+        def _create(self, nbytes: int) -> Any:
+            if self.manager is not None:
+                self.times += 1
+                assert self.manager.slots.usable == (0, 0)
+                with pytest.raises(SlotsExhausted):
+                    self.manager.slots.allocate(1)
+            return super()._create(nbytes)
+
+    driver = Asked()
+    with KVCacheManager(LAYOUT, driver, **SETTINGS) as manager:
+        manager.ensure(20)
+        driver.manager = manager
+        manager.finalize()
+        driver.manager = None
+        assert driver.times > 3
+        use(manager)
 
 
 @on_both_paths

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.cache.slot_model import ACTIVE, EVICTED, SUSPENDED, Element, Entry, SlotModel
 from tests.cache.slot_support import LAYOUTS, Watch, memory_for
+from tests.helpers import examples
 from vmmcache import ConfigError, SlotsExhausted, StateError
 from vmmcache.cache.slots import Slots
 
@@ -288,7 +289,7 @@ class SlotsMachine(RuleBasedStateMachine):
 
 TestSlotsMachine = pytest.mark.timeout(300)(SlotsMachine.TestCase)
 TestSlotsMachine.settings = settings(
-    max_examples=80,
+    max_examples=examples(80),
     stateful_step_count=40,
     # Without explaining, which takes minutes under Python 3.11.
     phases=(Phase.reuse, Phase.generate, Phase.shrink),

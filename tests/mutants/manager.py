@@ -19,6 +19,8 @@ CONSTRUCTING = "vmmcache/cache/constructing.py"
 REGISTRATIONS = "vmmcache/cache/registrations.py"
 SEGMENTED = "vmmcache/memory/segmented.py"
 
+CONNECTORS = ["tests/cache/test_manager_connectors.py"]
+MEMORY = ["tests/cache/test_acceptance_memory.py"]
 LIFE = ["tests/cache/test_manager_life.py"]
 ERRORS = ["tests/cache/test_manager_errors.py"]
 WHICH = ["tests/cache/test_manager_opening.py"]
@@ -244,5 +246,33 @@ MUTANTS = [
         "old": "return tags is None or self._core.settings.tag in tags",
         "new": "return tags is None or bool(tags)",
         "tests": LIFE,
+    },
+    {
+        "name": "a connector that is not there is found out after warm-up",
+        "path": OPENING,
+        "old": "            if isinstance(connector, str):\n",
+        "new": "            if connector is None:\n",
+        "tests": CONNECTORS,
+    },
+    {
+        "name": "what a stated count loses on granules is not told",
+        "path": PATH,
+        "old": "return Found(self._within(stated), now, None, lost=lost)",
+        "new": "return self._found(stated, now, None)",
+        "tests": CONNECTORS,
+    },
+    {
+        "name": "a stated count is resized in other proportions",
+        "path": PATH,
+        "old": "split_like(self.inputs.plan(nbytes), stated)",
+        "new": "self.inputs.plan(nbytes)",
+        "tests": MEMORY,
+    },
+    {
+        "name": "slots are handed out while the final commit replaces what is behind them",
+        "path": FINALIZING,
+        "old": "            core.slots.set_counts((0,) * len(counts))\n",
+        "new": "            core.slots.set_counts(tuple(map(min, before, counts)))\n",
+        "tests": MEMORY,
     },
 ]

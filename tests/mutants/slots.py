@@ -13,6 +13,8 @@ FACTS = "vmmcache/cache/slot_facts.py"
 SLOTS = "vmmcache/cache/slots.py"
 TABLES = "vmmcache/cache/tables.py"
 
+ACCEPTANCE = "tests/cache/test_acceptance_capacity.py"
+ACCEPTANCE_THREADS = "tests/cache/test_acceptance_threads.py"
 TEST = "tests/cache/test_slots.py"
 TEST_CONTENTS = "tests/cache/test_slots_contents.py"
 TEST_FREE = "tests/cache/test_free_list.py"
@@ -209,9 +211,23 @@ MUTANTS = [
     {
         "name": "slots: the longest request has a token more",
         "path": FACTS,
-        "old": "                first = (middle - 1) * t\n",
-        "new": "                first = max(0, middle - 2) * t\n",
+        "old": "                first = (middle - 1) * t + 1\n",
+        "new": "                first = max(0, middle - 2) * t + 1\n",
         "tests": [TEST],
+    },
+    {
+        "name": "slots: the longest request is asked without its drafts",
+        "path": FACTS,
+        "old": "self._ledger.needs(first, max(0, first - writes), None)",
+        "new": "self._ledger.needs(first, first - 1, None)",
+        "tests": [ACCEPTANCE],
+    },
+    {
+        "name": "slots: what is shut gives slots",
+        "path": LEDGER,
+        "old": "if self.shut and max(used) > 0:",
+        "new": "if False:",
+        "tests": [ACCEPTANCE_THREADS],
     },
     {
         "name": "slots: a dummy has a token more than it writes",

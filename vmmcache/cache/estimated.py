@@ -100,9 +100,9 @@ class Estimated(Path):
             f"({format_bytes(quota)}) of {format_bytes(start.headroom)} that are free ({start.source} says so): a "
             f"margin of {format_bytes(settings.margin_floor)}, {float(settings.warmup_reserve):.0%} for what runs, and "
             f"{format_bytes(settings.encoder_reserve)} for an encoder stay free, and utilization is "
-            f"{float(settings.utilization_on(self.mode)):g}. A step of one block needs {least} bytes "
-            f"({format_bytes(least)}). Free memory that others hold, lower margin_floor or warmup_reserve, "
-            "declare fewer requests, or state a size with nbytes or slots",
+            f"{float(settings.utilization_on(self.mode)):g}. {least} bytes "
+            f"({format_bytes(least)}) are needed for a step of one block. Free memory that others hold, lower "
+            "margin_floor or warmup_reserve, declare fewer requests, or state a size with nbytes or slots",
             needed=least,
             usable=quota,
             configured=quota,

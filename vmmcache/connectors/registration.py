@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from vmmcache.connectors.base import Connector
+from vmmcache.connectors.layouts import check_layout
 from vmmcache.connectors.leases import RegistrationLease
 from vmmcache.connectors.registrable import Registrable
 from vmmcache.connectors.registration_set import RegistrationSet
@@ -41,6 +42,9 @@ class Registration:
         One connector can have registrations of several memories, a memory registrations of several connectors.
     strides : int or sequence of int, optional
         Bytes of a block, for all segments or for each: then no block may lie in two registrations.
+    layout : str, optional
+        The engine's name of how it lays a cache out over the memory, such as ``"LBNHC"``; only those whose blocks are
+        whole can be registered. Not needed for a `KVCacheManager`'s memory, whose arrangements all are.
     label : str
         Which memory of this process it is, for peers.
 
@@ -60,12 +64,15 @@ class Registration:
         connector: Connector,
         *,
         strides: int | Sequence[int] | None = None,
+        layout: str | None = None,
         label: str = "kv_cache",
     ) -> None:
         if not isinstance(memory, Registrable):
             raise ConfigError("memory", memory, "must be an ExtensibleTensor or something else that is Registrable")
         if not isinstance(connector, Connector):
             raise ConfigError("connector", connector, "must be a Connector; open_connector() opens one by its name")
+        if layout is not None:
+            check_layout(layout, connector.name)
         if connector.needs.exact_blocks and strides is None:
             raise ConfigError("strides", None, f"{connector.name} registers whole blocks (exact_blocks); how large?")
         if type(label) is not str or not label:

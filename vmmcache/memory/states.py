@@ -89,7 +89,10 @@ _CURE: Final = {
 
 
 def next_state(state: State, event: Event, *, who: object) -> State:
-    """The state after `event`, or StateError that names `who` (made into text only then), state, event and what helps."""
+    """The state after `event`, or StateError that names `who`, state, event and what helps.
+
+    `who` is made into text only where it is needed.
+    """
     try:
         return TRANSITIONS[state][event]
     except KeyError:
