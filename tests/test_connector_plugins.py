@@ -224,7 +224,8 @@ def test_a_connectors_name_must_fit_into_lists(name: str) -> None:
 
 def test_without_nixl_the_connector_says_so_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in nixl_plugin.MODULES:
-        monkeypatch.setitem(sys.modules, package, None)
+        for module in (package, f"{package}._api"):  # the second one may have been loaded by an earlier test
+            monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConnectorUnavailable, match="NIXL cannot be imported") as caught:
         open_connector("nixl")
     assert "pip install vmmcache[nixl]" in caught.value.cure
