@@ -120,6 +120,17 @@ def test_the_gate_of_resume(gate: float) -> None:
     assert slots.resume(waiting) is False
 
 
+def test_nobody_is_evicted_for_blocks_that_the_newcomer_shares() -> None:
+    """The older one has nothing but a prompt that whoever comes in needs as well: evicting it would be in vain."""
+    slots = Slots(CacheLayout(1, [Attention([KEY])]), [9])
+    prompt = slots.share(4)
+    sharing, alone = slots.allocate(4, 4, prefix=prompt), slots.allocate(4, 4)
+    slots.suspend(sharing)
+    slots.suspend(alone)
+    slots.allocate(7, 4, prefix=prompt)
+    assert (sharing.state.value, alone.state.value) == ("suspended", "evicted")
+
+
 @settings(max_examples=examples(25))
 @given(st.sampled_from(sorted(LAYOUTS)), st.lists(st.integers(1, 14), min_size=2, max_size=6), st.data())
 def test_windows_evict_while_counts_change(name: str, counts: list[int], data: st.DataObject) -> None:

@@ -223,6 +223,13 @@ MUTANTS = [
         "tests": [ACCEPTANCE],
     },
     {
+        "name": "slots: somebody is evicted for what the newcomer needs as well",
+        "path": EVICTION,
+        "old": "evictable(request, change)",
+        "new": "evictable(request)",
+        "tests": [ACCEPTANCE],
+    },
+    {
         "name": "slots: what is shut gives slots",
         "path": LEDGER,
         "old": "if self.shut and max(used) > 0:",

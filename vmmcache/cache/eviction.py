@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vmmcache.cache.block_rules import Ranges
 from vmmcache.cache.mover import SlotMover
-from vmmcache.cache.prefix import Histories, Prefix
+from vmmcache.cache.prefix import Histories, Prefix, PrefixChange
 from vmmcache.cache.requests import CacheRequest
 from vmmcache.cache.tables import chosen
 from vmmcache.memory.ranges import Range
@@ -27,11 +27,14 @@ class Backup(NamedTuple):
     """The same for blocks of its prompt, in pieces that later are there or missing as a whole."""
 
 
-def victims(ledger: Ledger, short: Sequence[int], doomed: Sequence[CacheRequest] = ()) -> list[CacheRequest]:
+def victims(
+    ledger: Ledger, short: Sequence[int], doomed: Sequence[CacheRequest] = (), change: PrefixChange | None = None
+) -> list[CacheRequest]:
     """Suspended requests that have to go so that `short` more slots of each group are free.
 
     The least recently suspended first, whole requests, but none that has nothing to give where slots are short. Those
-    that are `doomed` go in any case, and count.
+    that are `doomed` go in any case, and count. `change` is what a member that comes in does to its prompt: blocks that
+    it will need cannot be given by those who share them.
     """
     missing = list(short)
     left: dict[Prefix, Histories] = {}
@@ -58,20 +61,21 @@ def victims(ledger: Ledger, short: Sequence[int], doomed: Sequence[CacheRequest]
             break
         if request.number in going:
             continue
-        if any(number > 0 < more for number, more in zip(missing, evictable(request), strict=True)):
+        if any(number > 0 < more for number, more in zip(missing, evictable(request, change), strict=True)):
             go(request)
     return list(going.values())
 
 
-def evictable(request: CacheRequest) -> list[int]:
-    """Slots per group that a suspended request has, alone or with others, but with no active one."""
+def evictable(request: CacheRequest, change: PrefixChange | None = None) -> list[int]:
+    """Slots per group that a suspended request has, alone or with others, but with no active one, and none to come."""
     prefix = request.prefix
     if prefix is None:
         return request._held
     seen = prefix._by_group(prefix._needed(request._history))
     # A longer history needs fewer blocks in every life cycle: either all that it sees is active members' too, or all of
     # theirs is among what it sees.
-    return [own + max(0, a - b) for own, a, b in zip(request._held, seen, prefix._pinned, strict=True)]
+    pinned = prefix._pinned if change is None or change._prefix is not prefix else change._pinned
+    return [own + max(0, a - b) for own, a, b in zip(request._held, seen, pinned, strict=True)]
 
 
 def read_backup(ledger: Ledger, request: CacheRequest) -> Backup:

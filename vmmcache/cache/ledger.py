@@ -131,7 +131,7 @@ class Ledger:
             replace(prefix, was, history)
             undo.callback(replace, prefix, history, was)
             change = PrefixChange(self, prefix)
-            evicted = self.make_room(change.used(more), change.taken(more))
+            evicted = self.make_room(change.used(more), change.taken(more), change)
             undo.commit()
         # Perhaps other members went, and with them blocks that nobody needs any more.
         return PrefixChange(self, prefix) if evicted else change
@@ -157,8 +157,10 @@ class Ledger:
             slots.extend(self.pools[rule.group].take(wanted - len(slots)))
         request._passing = [passing for passing, _ in scratch]
 
-    def make_room(self, used: Sequence[int], taken: Sequence[int]) -> bool:
+    def make_room(self, used: Sequence[int], taken: Sequence[int], change: PrefixChange | None = None) -> bool:
         """See to it that `taken` slots of each group are free, of which active requests will have `used` more.
+
+        `change` is what that does to a shared prompt.
 
         Returns
         -------
@@ -196,7 +198,8 @@ class Ledger:
                     needed=number,
                     free=left,
                 )
-        self.evict(victims(self, [number - pool.free for number, pool in zip(taken, self.pools, strict=True)]))
+        short = [number - pool.free for number, pool in zip(taken, self.pools, strict=True)]
+        self.evict(victims(self, short, change=change))
         return True
 
     def needs(self, capacity: int, history: int, prefix: Prefix | None) -> list[int]:
