@@ -58,6 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     path = options.record or RECORDS / "rdma-soft-roce.json"
     if options.record or not options.jobs:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=2) + "\n")
         print(f"record: {path}")
     return 0 if all(result["ok"] for result in results.values()) else 1
