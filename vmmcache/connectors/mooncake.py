@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ _CODES: Final = {
     -202: "ERR_CONTEXT",
 }
 """The codes of its C++ side that its Python calls have been seen to return."""
+_GLANCE_S: Final = 0.005
+"""How often a waiter looks whether its own time is over."""
 _WITHOUT_CUDA: Final = "mooncake-transfer-engine-non-cuda"
 
 
@@ -168,6 +170,10 @@ class _MooncakeTransfer(Transfer):
                 name=_CODES.get(code, ""),
             )
         return True
+
+    def _pause(self, waited_s: float) -> None:
+        # Asleep until the thread is done: whoever polls instead takes the interpreter away from it.
+        wait((self._future,), _GLANCE_S)
 
     def _finish(self) -> None:
         """The library holds nothing for a call that has returned."""

@@ -69,7 +69,7 @@ class Transfer(ABC):
                     state="running",
                     event="wait",
                 )
-            time.sleep(0 if now - start < SPIN_S else NAP_S)
+            self._pause(now - start)
             now = time.monotonic()
         if self._error is not None:
             raise self._error
@@ -79,6 +79,10 @@ class Transfer(ABC):
     @abstractmethod
     def _poll(self) -> bool:
         """Whether it is done; ConnectorError where it failed. Called under the connector's lock."""
+
+    def _pause(self, waited_s: float) -> None:
+        """Let a little time pass until the next `_poll`. Without the connector's lock."""
+        time.sleep(0 if waited_s < SPIN_S else NAP_S)
 
     @abstractmethod
     def _finish(self) -> None:
