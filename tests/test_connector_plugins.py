@@ -105,7 +105,7 @@ def test_a_probe_lists_connectors_without_loading_anything(monkeypatch: pytest.M
     assert shown["mooncake"]["status"] == shown["musa_connector"]["status"] == "installed"
     assert shown["nixl"]["status"] == "unavailable"
     assert "there is no Python package there_is_no_such_package" in shown["nixl"]["reason"]
-    assert "docs/connectors.md" in shown["nixl"]["cure"]
+    assert shown["nixl"]["cure"] == "`pip install 'vmmcache[nixl]'`"
     assert probe_all(connectors=False)["connectors"] == []
 
 

@@ -19,7 +19,7 @@ from vmmcache import (
     MemoryBudget,
     RegistrableSegment,
 )
-from vmmcache.plugins.connectors import connectors
+from vmmcache.plugins.connectors import FoundConnector, connectors
 from vmmcache.units import MIB
 
 Make = Callable[..., KVCacheManager]
@@ -216,9 +216,10 @@ def test_a_real_library_registers_the_whole_cache(name: str, monkeypatch: pytest
     """C6: by its name, over plain host memory mapped by vmmcache, through sleep and wake."""
     for variable, value in (("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo"), ("UCX_MODULES", "^ib")):
         monkeypatch.setenv(variable, value)
-    spec = getattr(connectors().get(name), "spec", None)
-    if spec is None or spec.reason() is not None:
-        pytest.skip(f"{name} cannot be opened here")
+    found = connectors()[name]
+    assert isinstance(found, FoundConnector), found.error
+    if (missing := found.spec.reason()) is not None:
+        pytest.skip(f"{name}: {' '.join(missing)}")  # the reason and the cure that a probe prints
     with with_driver(FineHostDriver(), connectors=[name]) as manager:
         report = manager.finalize()
         assert report.registered[0].nbytes == report.nbytes

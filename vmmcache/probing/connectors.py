@@ -12,7 +12,7 @@ from typing import Any
 
 from vmmcache.errors import DriverUnavailable
 from vmmcache.plugins.connectors import BrokenConnector, FoundConnector, connectors
-from vmmcache.plugins.host import BrokenDriver, FoundDriver
+from vmmcache.plugins.host import OURS, BrokenDriver, FoundDriver
 from vmmcache.probing.process import ProbeProcess
 
 __all__ = ["ConnectorProbe"]
@@ -69,9 +69,10 @@ def _listed(record: FoundConnector) -> dict[str, Any]:
     modules = record.spec.modules
     if not modules or any(find_spec(module) for module in modules):
         return _entry(record, "installed", None, None)
-    name = record.name
     reason = f"its library is not installed: there is no Python package {' or '.join(modules)}"
-    return _entry(record, "unavailable", reason, f"docs/connectors.md says what to install for {name}")
+    ours = record.origin.startswith(f"{OURS} ")
+    cure = f"`pip install '{OURS}[{record.name}]'`" if ours else f"Install what {record.origin} asks for"
+    return _entry(record, "unavailable", reason, cure)
 
 
 def _entry(
