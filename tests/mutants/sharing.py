@@ -200,4 +200,18 @@ MUTANTS = [
         "new": "",
         "tests": [FOLLOWING],
     },
+    {
+        "name": "sharing: what was still to be told is mapped after everything was let go",
+        "path": SESSION,
+        "old": '                if request.everything and self._event != "closed":\n',
+        "new": "                if False:\n",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: who let go of everything never hears of the change before",
+        "path": SESSION,
+        "old": "                    self.problem = holding.show(request.event, Snapshot.of_nothing(self._tensor))\n",
+        "new": "                    pass\n",
+        "tests": [FOLLOWING],
+    },
 ]

@@ -238,6 +238,36 @@ def test_vacating_lets_the_tensor_go_without_revoking(
     assert maps(server) == [2]
 
 
+def test_vacating_overtakes_changes_that_were_still_to_be_told(
+    tensor: ExtensibleTensor, server: TensorServer, shared: SharedTensor
+) -> None:
+    """An importer that is busy hears of a change late; what it had to let go of since then it does not map again."""
+    arrived, go_on, told = threading.Event(), threading.Event(), list[Change]()
+
+    def linger(change: Change) -> None:
+        told.append(change)
+        arrived.set()
+        assert go_on.wait(PATIENCE_S)
+
+    shared.on_change(linger)
+    tensor.commit(2 * G)
+    assert arrived.wait(PATIENCE_S)
+    tensor.commit(3 * G)  # to be told when it is done with the first
+    vacating = threading.Thread(target=server.vacate)
+    vacating.start()
+    (session,) = server._sessions
+    eventually(lambda: session._requests)
+    go_on.set()
+    vacating.join(PATIENCE_S)
+    eventually(lambda: [change.event for change in told] == ["committed", "about_to_release", "committed"])
+    assert told[-1].committed == (0, 0)
+    assert maps(server) == [0]
+    tensor.release_physical(backup=True)
+    tensor.restore()
+    eventually(lambda: follows(shared, tensor))
+    assert maps(server) == [6]
+
+
 def test_several_importers(tensor: ExtensibleTensor, server: TensorServer, shared: SharedTensor) -> None:
     others = [SharedTensor.connect(server.path, FineHostDriver()) for _ in range(3)]
     tensor.commit(2 * G)

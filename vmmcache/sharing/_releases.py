@@ -21,8 +21,15 @@ class Request:
         """None: all of them."""
         self.operation: Final = operation
         """Of the tensor, because of which it is asked; None where the server asks by itself."""
+        self.event: str | None = None
+        """What the importer was still to be told of when everything was asked back; None where it knew."""
         self.refusal: str | None = None
         self._answered = threading.Event()
+
+    @property
+    def everything(self) -> bool:
+        """Whether it is about all that the importer maps, whatever happens to the tensor."""
+        return self.going is None
 
     def answer(self, refusal: str | None = None) -> None:
         """It has let go, or says why not."""

@@ -98,6 +98,8 @@ class Session:
             if self._over:
                 request.answer()
             else:
+                if request.everything and self._event != "closed":
+                    request.event, self._event = self._event, None
                 self._requests.append(request)
                 self._nudge()
         return request
@@ -190,6 +192,11 @@ class Session:
             refusal = holding.unmap(ids, asked=True)
             if refusal is None:
                 holding.keep_leases(piece.segment_index for piece in self.held)
+                if request.event is not None:
+                    # Of a change from before: it hears of it, and is sent nothing that it would map again.
+                    self.problem = holding.show(request.event, Snapshot.of_nothing(self._tensor))
+            elif request.event is not None:
+                self._again(request.event)
         except VmmCacheError:
             # It is gone, or to be sent away: then it holds nothing that we could wait for.
             request.answer()
@@ -219,6 +226,11 @@ class Session:
 
     def _again(self, event: str) -> None:
         with self._lock:
+            # Whoever is to let go of everything does not map, before or after, what there was until then.
+            for request in self._requests:
+                if request.everything:
+                    request.event = request.event or event
+                    return
             self._event = self._event or event
 
     def _refuse(self, reason: str) -> None:
