@@ -97,7 +97,7 @@ def test_a_refusal_names_the_owners_once_each_and_where(book: LeaseBook) -> None
     with pytest.raises(LeaseError, match="3 leases of nixl, mooncake") as caught:
         book.guard([(0, 48)])
     assert caught.value.owners == ("nixl", "mooncake")
-    for part in ("16 B at 0x1020", "segment 2", "revoke=True"):
+    for part in ("16 B at 0x1020", "segment 2", "does not reach nixl, mooncake"):
         assert part in str(caught.value)
 
 
@@ -181,6 +181,8 @@ def test_an_owner_that_cannot_be_told_stays_and_is_named_afterwards(book: LeaseB
     with pytest.raises(LeaseError) as caught:
         book.guard([(0, 16)])
     assert caught.value.owners == ("silent",)
+    assert str(caught.value).startswith("1 lease of silent holds bytes")
+    assert str(caught.value).endswith("release them; revoke=True does not reach silent, for want of an on_revoke")
     silent.release()
     book.guard([(0, 16)])
 
@@ -207,3 +209,31 @@ def test_releasing_is_heard_once(book: LeaseBook) -> None:
     taken.release()
     taken.release()
     assert heard == [0]
+
+
+@given(
+    st.integers(0, 5 * G),
+    st.integers(1, 6 * G),
+    st.lists(st.tuples(st.integers(0, 12 * G), st.integers(1, 3 * G)), max_size=3),
+)
+def test_a_shortened_lease_holds_all_before_the_first_granule_that_goes(
+    start: int, nbytes: int, going: list[tuple[int, int]]
+) -> None:
+    """Granule by granule; and there is no moment in which neither of the two is in the book."""
+    book, fewest = LeaseBook(G), [1]
+    taken = lease(book, start, nbytes)
+    book.on_count = lambda number: fewest.append(number)
+    doomed = {byte // G for at, size in going for byte in range(at, at + size)}
+    stays = [byte for byte in range(start, start + nbytes) if byte // G not in doomed]
+    first = next((byte for byte in range(start, start + nbytes) if byte // G in doomed), start + nbytes)
+    left = taken.shorten([(0x1000 + at, 0x1000 + at + size) for at, size in going])
+    assert not taken.valid
+    if first == start:
+        assert (left, len(book)) == (None, 0)
+    else:
+        assert left is not None
+        assert left.valid
+        assert (left.address, left.nbytes, left.owner) == (0x1000 + start, first - start, "nixl")
+        assert set(range(start, first)) <= set(stays)
+        assert (min(fewest), len(book)) == (1, 1)
+    assert taken.shorten([]) is None, "a lease that was given back has no rest"

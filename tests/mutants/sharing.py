@@ -17,6 +17,8 @@ EXPORTS = "vmmcache/memory/exports.py"
 STEPS = "vmmcache/memory/region/_steps.py"
 FILES = "drivers/vmmcache_host/_files.py"
 
+RELEASES = "vmmcache/sharing/_releases.py"
+INTERLEAVINGS = "tests/sharing/test_interleavings.py"
 FOLLOWING = "tests/sharing/test_following.py"
 HOSTILE = "tests/sharing/test_hostile.py"
 PROCESSES = "tests/sharing/test_processes.py"
@@ -213,5 +215,134 @@ MUTANTS = [
         "old": "                    self.problem = holding.show(request.event, Snapshot.of_nothing(self._tensor))\n",
         "new": "                    pass\n",
         "tests": [FOLLOWING],
+    },
+    # Two things at a time --------------------------------------------------------------------------------------------
+    {
+        "name": "sharing: an importer that is dropped while its thread ends stays open",
+        "path": LINK,
+        "old": "            if self._over:\n                self.close()\n",
+        "new": "            if self._thread is None or not self._thread.is_alive():\n                self.close()\n",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: the end is overtaken by a change that another thread tells",
+        "path": SESSION,
+        "old": '            if (event != "kept" or self._was_asked) and self._event != "closed":\n',
+        "new": '            if event != "kept" or self._was_asked:\n',
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: who comes while the tensor is closed never hears of it",
+        "path": SERVER,
+        "old": '            session.changed("closed")  # it was closed',
+        "new": "            pass  # it was closed",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: an answer to an operation that is over counts for the next",
+        "path": RELEASES,
+        "old": "            return release if release is not None and release.operation in self._running else None\n",
+        "new": "            return release\n",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: what is asked back without an operation is mapped again at once",
+        "path": SERVER,
+        "old": "self._releases.mine or Release(None, None)\n",
+        "new": "self._releases.mine or Release([(0, self.tensor.capacity)], None)\n",
+        "tests": [FOLLOWING],
+    },
+    {
+        "name": "sharing: who comes while an operation begins does not hear what came of it",
+        "path": CHANGES,
+        "old": "                before = look() if ranges or self._observers else None\n",
+        "new": "                before = look() if ranges else None\n",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: an interrupt leaves holds shut",
+        "path": MIRROR,
+        "old": "            yield\n        finally:\n            with self._changed:\n                self._waiting",
+        "new": "            yield\n        except ZeroDivisionError:\n            raise\n        else:\n"
+        "            with self._changed:\n                self._waiting",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: an importer that cannot follow stays mapped",
+        "path": CLIENT,
+        "old": "                tensor.close()\n                raise\n",
+        "new": "                raise\n",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: what stays is not leased while the rest goes",
+        "path": SESSION,
+        "old": "                holding.shorten_leases(request.going or ())\n",
+        "new": "",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "a shortened lease holds what goes",
+        "path": "vmmcache/connectors/leases.py",
+        "old": "if start < beyond and first < stop)])",
+        "new": "if False)])",
+        "tests": ["tests/test_leases.py"],
+    },
+    {
+        "name": "a lease that was given back can be shortened",
+        "path": "vmmcache/connectors/leases.py",
+        "old": "if self.holds(lease) and nbytes > 0:",
+        "new": "if nbytes > 0:",
+        "tests": ["tests/test_leases.py"],
+    },
+    {
+        "name": "sharing: who polls is not woken by a close",
+        "path": LINK,
+        "old": "                os.eventfd_write(wake, 1)  # another",
+        "new": "                pass  # another",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: the exporter hears of the end before it is one",
+        "path": LINK,
+        "old": "            if wake >= 0:\n                os.eventfd_write(wake, 1)  # another",
+        "new": "            self._channel.close()\n"
+        "            if wake >= 0:\n                os.eventfd_write(wake, 1)  # another",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: who let go for a vacating that was refused has nothing",
+        "path": SESSION,
+        "old": "            if request.granted:\n",
+        "new": "            if False:\n",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: who lets go when nobody waits any more has nothing",
+        "path": SESSION,
+        "old": "            if request.withdrawn:\n",
+        "new": "            if False:\n",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: who has not heard of a question that is withdrawn is asked",
+        "path": RELEASES,
+        "old": "            return not request.withdrawn and (",
+        "new": "            return (",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: a forked child ends what is its parent's",
+        "path": LINK,
+        "old": "        if os.getpid() != self._pid:\n",
+        "new": "        if False:\n",
+        "tests": [INTERLEAVINGS],
+    },
+    {
+        "name": "sharing: a forked child asks its parent's thread to end",
+        "path": CLIENT,
+        "old": '        self.driver.check_process("close")  # before',
+        "new": "        pass  # before",
+        "tests": [INTERLEAVINGS],
     },
 ]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.fine_host import FINE
 from tests.helpers import PATIENCE_S
 from vmmcache import Change, ExtensibleTensor, SharedTensor, TensorServer
 
-__all__ = ["FINE", "contents", "descriptors", "event", "eventually", "follows"]
+__all__ = ["FINE", "contents", "descriptors", "event", "eventually", "follows", "hurried"]
 
 
 def descriptors() -> list[str]:
@@ -31,6 +32,17 @@ def eventually(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.001)
+
+
+@contextmanager
+def hurried(server: TensorServer) -> Iterator[None]:
+    """Whoever is asked to let go meanwhile is late at once; who comes, comes in peace."""
+    before = server._timeout_s
+    vars(server)["_timeout_s"] = 0.2
+    try:
+        yield
+    finally:
+        vars(server)["_timeout_s"] = before
 
 
 def event(shared: SharedTensor, name: str) -> Change:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fine_host import FINE, FineHostDriver, KeepingDriver, UniformDriver
 from tests.helpers import PATIENCE_S, Accounts, accounts, peek
-from tests.sharing.support import contents, descriptors, event, eventually, follows, maps
+from tests.sharing.support import contents, descriptors, event, eventually, follows, hurried, maps
 from vmmcache import (
     Change,
     ConfigError,
@@ -210,9 +210,9 @@ def test_one_that_is_late_is_named_or_cut_off(
     tensor: ExtensibleTensor, path: Path, theirs: RecordingDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It keeps what it maps: the memory does not come back before it ends, and nothing is corrupted."""
-    with TensorServer(tensor, path, timeout_s=0.2) as server, SharedTensor.connect(path, theirs) as shared:
+    with TensorServer(tensor, path) as server, SharedTensor.connect(path, theirs) as shared:
         tensor.write([(0, 0, b"orphan")])
-        with shared.hold():
+        with hurried(server), shared.hold():
             with pytest.raises(LeaseError, match="no answer in time") as caught:
                 server.vacate()
             assert caught.value.owners == (f"importer process {os.getpid()} of user {os.geteuid()}",)
@@ -238,8 +238,13 @@ def test_vacating_lets_the_tensor_go_without_revoking(
     assert maps(server) == [2]
 
 
+@pytest.mark.parametrize(
+    "empty",
+    [lambda server: server.vacate(), lambda server: server.tensor.check_leases(revoke=True)],
+    ids=["vacate", "check_leases"],
+)
 def test_vacating_overtakes_changes_that_were_still_to_be_told(
-    tensor: ExtensibleTensor, server: TensorServer, shared: SharedTensor
+    tensor: ExtensibleTensor, server: TensorServer, shared: SharedTensor, empty: Callable[[TensorServer], None]
 ) -> None:
     """An importer that is busy hears of a change late; what it had to let go of since then it does not map again."""
     arrived, go_on, told = threading.Event(), threading.Event(), list[Change]()
@@ -253,9 +258,9 @@ def test_vacating_overtakes_changes_that_were_still_to_be_told(
     tensor.commit(2 * G)
     assert arrived.wait(PATIENCE_S)
     tensor.commit(3 * G)  # to be told when it is done with the first
-    vacating = threading.Thread(target=server.vacate)
+    vacating = threading.Thread(target=empty, args=(server,))
     vacating.start()
-    (session,) = server._sessions
+    (session,) = server._importers.now()
     eventually(lambda: session._requests)
     go_on.set()
     vacating.join(PATIENCE_S)
@@ -388,9 +393,9 @@ def test_a_server_that_closes_lets_everybody_go(tensor: ExtensibleTensor, path: 
 
 
 def test_a_server_that_cannot_close_goes_on(tensor: ExtensibleTensor, path: Path, theirs: RecordingDriver) -> None:
-    server = TensorServer(tensor, path, timeout_s=0.2)
+    server = TensorServer(tensor, path)
     shared = SharedTensor.connect(path, theirs)
-    with shared.hold(), pytest.raises(LeaseError, match="did not unmap"):
+    with hurried(server), shared.hold(), pytest.raises(LeaseError, match="did not unmap"):
         server.close()
     SharedTensor.connect(path, theirs).close()
     shared.close()
@@ -489,4 +494,11 @@ def test_what_an_importer_keeps_after_it_let_go_of_some_is_leased_at_once(
             tensor.release_physical()
         with pytest.raises(LeaseError, match="importer process"):
             tensor.commit(0)
-    assert maps(server) == [2]
+        # Also what lies in the granule in which it was cut.
+        tensor.commit(3 * G)
+        eventually(lambda: follows(shared, tensor))
+        tensor.commit(G + 1, revoke=True)
+        with pytest.raises(LeaseError, match="importer process"):
+            tensor.commit(G)
+        tensor.commit(G, revoke=True)
+    eventually(lambda: maps(server) == [2])

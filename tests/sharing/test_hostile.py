@@ -19,6 +19,7 @@ from tests.sharing.support import contents, descriptors, event, eventually
 from tests.sharing.test_wire import frames
 from vmmcache import ExtensibleTensor, SharedTensor, SharingError, TensorServer, VmmCacheError
 from vmmcache.sharing import _wire as wire
+from vmmcache.sharing._releases import Request
 
 G = FINE
 WELCOME = wire.Welcome(1, "cpu", G, 16 * G, (8 * G, 8 * G))
@@ -70,12 +71,12 @@ class FakeServer:
         self._sock.close()
 
 
-def meet(path: Path, speak: Speak) -> tuple[VmmCacheError, str]:
+def meet(path: Path, speak: Speak, timeout_s: float) -> tuple[VmmCacheError, str]:
     """What an importer makes of a server: how it ended, and where: while connecting, or afterwards."""
     before, driver = descriptors(), FineHostDriver()
     server = FakeServer(path, speak)
     try:
-        shared = SharedTensor.connect(path, driver, background=False, timeout_s=0.5)
+        shared = SharedTensor.connect(path, driver, background=False, timeout_s=timeout_s)
     except VmmCacheError as error:
         found = error, "connecting"
     else:
@@ -200,15 +201,18 @@ def test_an_importer_survives_its_exporter(tmp_path: Path, case: str) -> None:
             polite(sock)
             sock.shutdown(socket.SHUT_RDWR)
 
+    # Only who waits in vain is not to wait long.
+    timeout_s = 0.5 if problem == "says nothing for too long" else PATIENCE_S
     with pytest.raises(VmmCacheError, match=problem):
-        raise meet(tmp_path / "kv.sock", speak)[0]
+        raise meet(tmp_path / "kv.sock", speak, timeout_s)[0]
 
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorServer]:
     tensor = ExtensibleTensor(16 * G, FineHostDriver(), segments=2)
     tensor.commit(G)
-    with tensor, TensorServer(tensor, tmp_path_factory.mktemp("attacked") / "kv.sock", timeout_s=0.3) as server:
+    path = tmp_path_factory.mktemp("attacked") / "kv.sock"
+    with tensor, TensorServer(tensor, path, timeout_s=PATIENCE_S) as server:
         yield server
 
 
@@ -284,9 +288,18 @@ def test_one_that_does_not_read_delays_nobody(attacked: TensorServer) -> None:
         tensor.commit(G, revoke=True)  # of what it was never sent
         event(shared, "about_to_release")
         assert len(attacked.importers) == 2
+        (session,) = (each for each in attacked._importers.now() if each.held == ())
+        real = session.ask
+
+        def late(request: Request) -> Request:
+            vars(request)["wait"] = lambda timeout_s: False  # of this one the time is over at once
+            return real(request)
+
+        vars(session)["ask"] = late
         tensor.commit(0, revoke=True)
         eventually(lambda: len(attacked.importers) == 1)
         tensor.commit(G)
+        eventually(lambda: shared.committed == tensor.committed)
 
 
 pieces = st.one_of(

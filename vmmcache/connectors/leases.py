@@ -76,6 +76,23 @@ class RegistrationLease:
         """Give the promise back; the second time does nothing. From any thread."""
         self._book.drop(self)
 
+    def shorten(self, going: Sequence[tuple[int, int]]) -> RegistrationLease | None:
+        """Give back what shares a granule with any of `going`, and all behind; there is no moment without the rest.
+
+        For an owner who is asked to let go of a part, and keeps what is before it.
+
+        Parameters
+        ----------
+        going : sequence of (int, int)
+            Addresses, each range from the first to the one behind the last.
+
+        Returns
+        -------
+        RegistrationLease or None
+            What is left of it, as a lease of its own; None where nothing is, or this one was given back before.
+        """
+        return self._book.shorten(self, going)
+
 
 class LeaseBook:
     """The leases of one tensor. Ranges are byte offsets from its base."""
@@ -113,6 +130,29 @@ class LeaseBook:
         if known is not None:
             self.on_drop()
 
+    def shorten(self, lease: RegistrationLease, going: Sequence[tuple[int, int]]) -> RegistrationLease | None:
+        """Exchange a lease for one that ends before the first granule that it shares with `going` (addresses)."""
+        base, end = lease.address - lease._start, lease._start + lease.nbytes
+        first, beyond = self._whole(lease._start, end)
+        ranges = (self._whole(start - base, stop - base) for start, stop in going)
+        nbytes = min([end, *(start for start, stop in ranges if start < beyond and first < stop)]) - lease._start
+        left = None
+        with self._lock:
+            if self.holds(lease) and nbytes > 0:
+                left = RegistrationLease(
+                    self,
+                    owner=lease.owner,
+                    segment_index=lease.segment_index,
+                    start=lease._start,
+                    address=lease.address,
+                    nbytes=nbytes,
+                    generation=lease.generation,
+                    on_revoke=lease._on_revoke,
+                )
+                self.take(left)
+        self.drop(lease)
+        return left
+
     def on(self, segment_index: int) -> tuple[RegistrationLease, ...]:
         """Leases on one segment, in the order taken."""
         with self._lock:
@@ -145,10 +185,16 @@ class LeaseBook:
         if holders := self.touching(ranges):
             owners = tuple(dict.fromkeys(lease.owner for lease in holders))
             first = holders[0]
+            deaf = dict.fromkeys(lease.owner for lease in holders if lease._on_revoke is None)
+            cure = (
+                f"release them; revoke=True does not reach {', '.join(deaf)}, for want of an on_revoke"
+                if deaf
+                else "release them, or pass revoke=True to make their owners let go"
+            )
+            leases, hold = ("leases", "hold") if len(holders) > 1 else ("lease", "holds")
             raise LeaseError(
-                f"{len(holders)} leases of {', '.join(owners)} hold bytes that would go away, the first "
-                f"{format_bytes(first.nbytes)} at {first.address:#x} in segment {first.segment_index}; "
-                "release them, or pass revoke=True to make their owners let go",
+                f"{len(holders)} {leases} of {', '.join(owners)} {hold} bytes that would go away, the first "
+                f"{format_bytes(first.nbytes)} at {first.address:#x} in segment {first.segment_index}; {cure}",
                 owners=owners,
             )
 

@@ -104,23 +104,18 @@ class Observers:
         locked: AbstractContextManager[object],
     ) -> Iterator[None]:
         """Ask before `going` goes, `prepare`, do the block `locked`, and tell what came of it."""
-        if not self._observers:
-            prepare()
-            with locked:
-                yield
-            return
-        operation, ranges, changed = next(self._operations), tuple(going), False
+        operation, ranges, changed = next(self._operations), tuple(going) if self._observers else (), False
         try:
             if ranges:
                 self.ask(Change("about_to_release", ranges, *look()[1:], operation))
             prepare()
             with locked:
-                before = look()
+                # Who came after it was asked has seen what there was before the lock, and hears what came of it.
+                before = look() if ranges or self._observers else None
                 try:
                     yield
                 finally:
-                    after = look()
-                    if changed := after != before:
+                    if before is not None and (changed := (after := look()) != before):
                         self._news.append(Change(_event(event, after.state), ranges, *after[1:], operation))
         finally:
             if ranges and not changed:

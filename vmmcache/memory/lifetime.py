@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -16,16 +17,17 @@ __all__ = ["Lifetime"]
 
 _log = logging.getLogger(__name__)
 
-_waiting: list[Lifetime] = []
+_waiting: deque[Lifetime] = deque()
 """Those that could not be closed when their time came. Tried again whenever a tensor is made or goes."""
 
 
 def _close_waiting() -> None:
-    while _waiting:
-        lifetime = _waiting.pop()
+    for _ in range(len(_waiting)):
+        try:
+            lifetime = _waiting.popleft()
+        except IndexError:
+            return  # another thread tries the rest
         lifetime.close_if_unused()
-        if lifetime in _waiting:
-            return
 
 
 class Lifetime:

@@ -111,6 +111,17 @@ class Holding:
         for lease in gone:
             lease.release()
 
+    def shorten_leases(self, going: Sequence[Range]) -> None:
+        """Let `going` go, and go on leasing what is before it: another operation than the one that asked may want it.
+
+        What is behind is leased again with the news, by `lease_again`.
+        """
+        base = self._tensor.base_address
+        addresses = [(base + start, base + stop) for start, stop in going]
+        with self._lock:
+            shorter = {index: lease.shorten(addresses) for index, lease in self._leases.items()}
+            self._leases = {index: lease for index, lease in shorter.items() if lease is not None}
+
     def end(self) -> None:
         """Give back all leases, and take no other. The second time does nothing."""
         with self._lock:

@@ -44,9 +44,14 @@ class Link:
         self._mirror = mirror
         self._lifetime = lifetime
         self._operation = 0
+        self._pid: Final = os.getpid()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = self._abandoned = False
         self._thread: threading.Thread | None = None
+        # Who closes: the thread at its end, or whoever finds that it is over. Re-entrant: what is dropped in the middle
+        # of it may be the tensor, whose end asks the same.
+        self._ending = threading.RLock()
+        self._over = True
 
     @property
     def ours(self) -> bool:
@@ -59,18 +64,22 @@ class Link:
         return self._thread is not None
 
     def start(self) -> None:
-        """Do what is asked in a thread of its own, from now on."""
-        self._thread = threading.Thread(
-            target=self._run, name=f"vmmcache importer of {self._channel.peer}", daemon=True
-        )
-        self._thread.start()
+        """Do what is asked in a thread of its own, from now on; SharingError where there is no room for one."""
+        thread = threading.Thread(target=self._run, name=f"vmmcache importer of {self._channel.peer}", daemon=True)
+        self._over = False
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._over = True
+            raise SharingError(f"cannot be followed: {error}", peer=self._peer, cure="End other threads") from error
+        self._thread = thread
 
     def stop(self) -> None:
         """End the thread, if there is one, between two questions."""
         self._stopping = True
-        if self._thread is not None:
-            os.eventfd_write(self._wake, 1)
-            self._thread.join()
+        if (thread := self._thread) is not None:
+            self._nudge()
+            thread.join()
             self._thread = None
 
     def abandon(self) -> None:
@@ -80,28 +89,39 @@ class Link:
         memory comes back when the last view dies.
         """
         self._lifetime.abandon()
-        self._abandoned = self._stopping = True
-        if self._thread is not None and self._thread.is_alive():
-            os.eventfd_write(self._wake, 1)
-        else:
-            self.close()
+        if os.getpid() != self._pid:
+            # The parent goes on with it; a lock may be held by a thread that is not here. Only our descriptors go.
+            self._channel.close()
+            os.close(self._wake)
+            return
+        with self._ending:
+            self._abandoned = self._stopping = True
+            if self._over:
+                self.close()
+            else:
+                self._nudge()  # and it closes when it ends
 
     def close(self) -> None:
         """Close the connection; the exporter learns of it, and waits for us no more."""
-        if self.state == "connected":
-            self.state = "ended"
-        self._channel.close()
-        if self._wake >= 0:
-            os.close(self._wake)
-            self._wake = -1
+        with self._ending:
+            if self.state == "connected":
+                self.state = "ended"
+            wake, self._wake = self._wake, -1
+            if wake >= 0:
+                os.eventfd_write(wake, 1)  # another thread may wait for the exporter
+                os.close(wake)
+            self._channel.close()  # last: whoever hears of it finds that nothing is left
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether the exporter has said something within a time."""
         poll = select.poll()
-        poll.register(self._channel.fileno(), select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
+        with self._ending:
+            if self._wake < 0:
+                return False
+            poll.register(self._channel.fileno(), select.POLLIN)
+            poll.register(self._wake, select.POLLIN)
         ready = poll.poll(None if timeout_s is None else max(0, timeout_s) * 1000)
-        return any(number != self._wake for number, _ in ready)
+        return self._wake >= 0 and any(number != self._wake for number, _ in ready)
 
     def step(self) -> None:
         """Do one thing that the exporter asks, and answer.
@@ -125,14 +145,23 @@ class Link:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping and self.state == "connected":
-            if self.wait(None):
-                try:
-                    self.step()
-                except SharingError as error:
-                    _log.warning("%s", error)
-        if self._abandoned:
-            self.close()
+        try:
+            while not self._stopping and self.state == "connected":
+                if self.wait(None):
+                    try:
+                        self.step()
+                    except SharingError as error:
+                        _log.warning("%s", error)
+        finally:
+            with self._ending:
+                self._over = True
+                if self._abandoned:
+                    self.close()
+
+    def _nudge(self) -> None:
+        with self._ending:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def _answer(self, frame: Frame, descriptors: Descriptors) -> Frame:
         match frame:

@@ -57,8 +57,9 @@ class Holds:
                     event="unmap",
                 )
             self._waiting = True
-            self._changed.wait_for(lambda: not self._holders)
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._holders)
             yield
         finally:
             with self._changed:

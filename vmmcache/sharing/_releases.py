@@ -24,6 +24,8 @@ class Request:
         self.event: str | None = None
         """What the importer was still to be told of when everything was asked back; None where it knew."""
         self.refusal: str | None = None
+        self.withdrawn = False
+        """Nobody waits for the answer any more, and the importer is to have what it had."""
         self._answered = threading.Event()
 
     @property
@@ -36,6 +38,11 @@ class Request:
         self.refusal = refusal
         self._answered.set()
 
+    @property
+    def granted(self) -> bool:
+        """Whether it has let go."""
+        return self._answered.is_set() and self.refusal is None
+
     def wait(self, timeout_s: float) -> bool:
         """Whether there is an answer within a time."""
         return self._answered.wait(max(0.0, timeout_s))
@@ -44,16 +51,16 @@ class Request:
 class Release:
     """One operation, and what importers were asked because of it: all at once, when the first is in the way."""
 
-    def __init__(self, going: list[Range], operation: int | None) -> None:
+    def __init__(self, going: list[Range] | None, operation: int | None) -> None:
+        self.operation: Final = operation
         self._going = going
-        self._operation = operation
         self.deadline: float | None = None
         self._requests: dict[object, Request] = {}
 
     def request(self, of: object, ask: Callable[[Request], Request]) -> Request:
         """What an importer was asked; `ask` it where it was not yet."""
         if of not in self._requests:
-            self._requests[of] = ask(Request(self._going, self._operation))
+            self._requests[of] = ask(Request(self._going, self.operation))
         return self._requests[of]
 
 
@@ -77,14 +84,15 @@ class Releases:
 
     @property
     def mine(self) -> Release | None:
-        """The last release that this thread has announced."""
+        """The release that this thread has announced and that is not over; None where it has announced none."""
         release: Release | None = getattr(self._of_thread, "release", None)
-        return release
+        with self._lock:
+            return release if release is not None and release.operation in self._running else None
 
     def wants(self, request: Request) -> bool:
         """Whether what a request is about is still about to go."""
         with self._lock:
-            return request.operation is None or request.operation in self._running
+            return not request.withdrawn and (request.operation is None or request.operation in self._running)
 
     @contextmanager
     def none(self) -> Iterator[bool]:

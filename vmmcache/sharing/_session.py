@@ -87,8 +87,9 @@ class Session:
         """The tensor has changed: the importer is to be told, and to follow."""
         self._holding.lease_again()
         with self._lock:
-            # Who was not asked to let go need not hear that it may keep what it has.
-            if event != "kept" or self._was_asked:
+            # Who was not asked to let go need not hear that it may keep what it has. The end is told whatever another
+            # thread has to tell at that moment.
+            if (event != "kept" or self._was_asked) and self._event != "closed":
                 self._event = event
             self._nudge()
 
@@ -103,6 +104,14 @@ class Session:
                 self._requests.append(request)
                 self._nudge()
         return request
+
+    def withdraw(self, request: Request) -> None:
+        """Nobody waits for that any more: what the importer has let go of because of it, or will, it gets again."""
+        with self._lock:
+            request.withdrawn = True
+            if request.granted:
+                self._event = self._event or "kept"
+                self._nudge()
 
     def cut(self, why: str) -> None:
         """End the connection. What the importer still maps stays with it, and does not come back before it ends."""
@@ -187,11 +196,13 @@ class Session:
             with self._lock:
                 # Before the next look: whatever comes of the release is told to who was asked.
                 self._was_asked |= bool(ids)
-            if not self._releases.wants(request):
+            if not (wanted := self._releases.wants(request)):
                 ids = []  # the operation has ended without us, and what we have stays
             refusal = holding.unmap(ids, asked=True)
             if refusal is None:
                 holding.keep_leases(piece.segment_index for piece in self.held)
+            if refusal is None and wanted:
+                holding.shorten_leases(request.going or ())
                 if request.event is not None:
                     # Of a change from before: it hears of it, and is sent nothing that it would map again.
                     self.problem = holding.show(request.event, Snapshot.of_nothing(self._tensor))
@@ -201,7 +212,10 @@ class Session:
             # It is gone, or to be sent away: then it holds nothing that we could wait for.
             request.answer()
             raise
-        request.answer(refusal)
+        with self._lock:
+            request.answer(refusal)
+            if request.withdrawn:
+                self._event = self._event or "kept"
 
     def _follow(self, snapshot: Snapshot, event: str) -> None:
         """Have the importer map what the tensor has, and no more."""

@@ -7,9 +7,9 @@ import time
 import weakref
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
 from typing import ClassVar, Final, Self
 
+from vmmcache.closing import ClosedOnExit
 from vmmcache.driver import VmmDriver
 from vmmcache.errors import SharingError, StateError, VmmCacheError
 from vmmcache.memory.changes import Change, Observer
@@ -25,7 +25,7 @@ from vmmcache.sharing._wire import VERSION, Hello, Refused, Welcome
 __all__ = ["SharedTensor"]
 
 
-class SharedTensor(TouchableSegments):
+class SharedTensor(ClosedOnExit, TouchableSegments):
     """Another process's `ExtensibleTensor`, mapped at addresses of this process. Made by `connect`.
 
     The same bytes, not a copy: what one process writes the other reads. Addresses are reserved once for the whole
@@ -106,7 +106,11 @@ class SharedTensor(TouchableSegments):
             undo.pop_all()
         tensor = cls(link, mirror, lifetime, path=path, writable=writable)
         if background:
-            link.start()
+            try:
+                link.start()
+            except SharingError:
+                tensor.close()
+                raise
         return tensor
 
     def __repr__(self) -> str:
@@ -114,19 +118,6 @@ class SharedTensor(TouchableSegments):
             f"<SharedTensor of {self.path} on {self.device}, {sum(self.committed)} of {self.capacity} bytes committed "
             f"in {len(self.committed)} segments at {self.base_address:#x}, {self.connection}>"
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except VmmCacheError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"not closed: {refusal}")
 
     @property
     def committed(self) -> tuple[int, ...]:
@@ -182,8 +173,9 @@ class SharedTensor(TouchableSegments):
         SharingError
             The exporter is gone, or broke the protocol. What is mapped stays mapped.
         StateError
-            A thread in the background does this.
+            A thread in the background does this; or this is a child that was forked.
         """
+        self.driver.check_process("poll")
         if self._link.following:
             raise StateError(f"{self!r} follows by itself", state="background", event="poll")
         done = 0
@@ -202,6 +194,7 @@ class SharedTensor(TouchableSegments):
         DriverError
             The driver refused to take something back; calling again goes on where it was.
         """
+        self.driver.check_process("close")  # before the thread is asked to end, which is the parent's
         self._check_views()
         if self._link.ours or self._link.holds.ours:
             raise StateError(

@@ -10,19 +10,21 @@ import socket
 import threading
 import time
 from collections.abc import Collection
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final
 
+from vmmcache.closing import ClosedOnExit
 from vmmcache.connectors.leases import RegistrationLease
 from vmmcache.driver import HandleType
-from vmmcache.errors import ConfigError, LeaseError, SharingError, VmmCacheError
+from vmmcache.errors import ConfigError, LeaseError, SharingError
 from vmmcache.memory.changes import Change
 from vmmcache.memory.states import State
 from vmmcache.memory.tensor import ExtensibleTensor
+from vmmcache.memory.undo import UndoStack
 from vmmcache.sharing._channel import Channel
 from vmmcache.sharing._door import Door
+from vmmcache.sharing._importers import Importer, Importers
 from vmmcache.sharing._peers import check_path, stranger
-from vmmcache.sharing._releases import Release, Releases, Request
+from vmmcache.sharing._releases import Release, Releases
 from vmmcache.sharing._session import Session
 from vmmcache.sharing._wire import MAX_PAYLOAD, Refused
 from vmmcache.units import as_count
@@ -32,20 +34,7 @@ __all__ = ["Importer", "TensorServer"]
 _log = logging.getLogger(__name__)
 
 
-class Importer(NamedTuple):
-    """A process that maps the tensor."""
-
-    pid: int
-    uid: int
-    allocations: int
-    """How many it maps now."""
-    nbytes: int
-    """Bytes of those."""
-    problem: str | None
-    """Why it could not follow the last change; None where it has."""
-
-
-class TensorServer:
+class TensorServer(ClosedOnExit):
     """Shares a tensor with other processes of this host, through a socket in the file system.
 
     Importers (`SharedTensor.connect`) map what is committed, and follow: growth is sent as it happens, each allocation
@@ -106,8 +95,8 @@ class TensorServer:
         self._timeout_s = _seconds(timeout_s)
         self._most = as_count("most", most, minimum=1, unit="importers")
         self._releases = Releases()
-        self._lock = threading.Lock()
-        self._sessions: list[Session] = []
+        self._importers: Final = Importers()
+        self._ending = threading.Lock()
         self._closing = False
         with contextlib.ExitStack() as undo:
             self._door = Door(self.path, as_count("mode", mode, maximum=0o777, unit="(of a file)"), self._let_in)
@@ -118,35 +107,12 @@ class TensorServer:
             undo.pop_all()
 
     def __repr__(self) -> str:
-        return f"<TensorServer at {self.path} of {self.tensor!r}, {len(self._sessions)} importers>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except VmmCacheError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"not closed: {refusal}")
+        return f"<TensorServer at {self.path} of {self.tensor!r}, {len(self._importers)} importers>"
 
     @property
     def importers(self) -> tuple[Importer, ...]:
         """Who maps the tensor, in the order in which they came."""
-        with self._lock:
-            return tuple(
-                Importer(
-                    session.credentials.pid,
-                    session.credentials.uid,
-                    len(held := session.held),
-                    sum(piece.allocation_nbytes for piece in held),
-                    session.problem,
-                )
-                for session in self._sessions
-            )
+        return self._importers.described()
 
     def vacate(self, timeout_s: float | None = None, *, revoke: bool = False) -> None:
         """Ask every importer to unmap all that it maps, and wait until it has. The tensor is free to go then.
@@ -163,22 +129,11 @@ class TensorServer:
         Raises
         ------
         LeaseError
-            Without `revoke`: names the importers that refused or were late, and says what each said.
+            Without `revoke`: names the importers that refused or were late, and says what each said. Those that did
+            unmap map again.
         """
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        asked = [(session, session.ask(Request())) for session in self._now()]
-        late = {}
-        for session, request in asked:
-            if (why := _outcome(request, deadline)) is not None:
-                late[session] = why
-        if late and not revoke:
-            names = ", ".join(f"{session.name} ({why})" for session, why in late.items())
-            raise LeaseError(
-                f"{self.path}: {names} did not unmap; end it, or pass revoke=True to go on without its memory",
-                owners=tuple(session.name for session in late),
-            )
-        for session, why in late.items():
-            session.cut(why)
+        self.tensor.driver.check_process("vacate")
+        self._importers.vacate(self.path, self._timeout_s if timeout_s is None else timeout_s, revoke=revoke)
 
     def close(self, *, revoke: bool = False) -> None:
         """Let every importer go, and stop listening. The tensor stays. The second time does nothing.
@@ -188,50 +143,32 @@ class TensorServer:
         LeaseError
             An importer did not unmap, and may not be cut off (`revoke`). The server goes on.
         """
-        with self._lock:
-            self._closing = True
-        try:
-            self.vacate(revoke=revoke)
-        except LeaseError:
-            with self._lock:
-                self._closing = False
-            raise
-        self._stop()
-
-    # ----------------------------------------------------------------------------------------------------------------
-
-    def _now(self) -> list[Session]:
-        with self._lock:
-            return list(self._sessions)
-
-    def _stop(self) -> None:
-        self._end_observing()
-        self._door.shut()
-        sessions = self._now()
-        for session in sessions:
-            session.changed("closed")
-        deadline = time.monotonic() + self._timeout_s
-        for session in sessions:
-            if not session.join(deadline - time.monotonic()):
-                session.cut("it did not say goodbye")
-                session.join(self._timeout_s)
-        self._door.close()
+        self.tensor.driver.check_process("close")
+        with self._ending:
+            with UndoStack() as undo:
+                self._closing = True
+                undo.callback(setattr, self, "_closing", False)
+                self.vacate(revoke=revoke)
+                undo.commit()
+            self._end_observing()
+            self._door.shut()
+            self._importers.dismiss(self._timeout_s)
+            self._door.close()
 
     # What happens to the tensor -------------------------------------------------------------------------------------
 
     def _on_change(self, change: Change) -> None:
         self._releases.heard(change)
         if change.event != "about_to_release":
-            for session in self._now():
-                session.changed(change.event)
+            self._importers.changed(change.event)
 
     def _revoke(self, session: Session, lease: RegistrationLease) -> None:
         """An operation that may revoke wants bytes that an importer maps: all of them are asked, one is waited for."""
-        start = lease.address - self.tensor.base_address
-        release = self._releases.mine or Release([(start, start + lease.nbytes)], None)
+        # Nothing was announced: somebody sees that nothing at all is leased, before there is an operation.
+        release = self._releases.mine or Release(None, None)
         if release.deadline is None:
             release.deadline = time.monotonic() + self._timeout_s
-            for other in self._now():
+            for other in self._importers.now():
                 release.request(other, other.ask)
         request = release.request(session, session.ask)
         if request.wait(release.deadline - time.monotonic()):
@@ -252,28 +189,17 @@ class TensorServer:
                 with contextlib.suppress(SharingError):  # it did not wait for the reason
                     channel.send(Refused(0, reason))
                 return
-            session = Session(self.tensor, channel, self._releases, self._kind, self._revoke, self._forget)
+            session = Session(self.tensor, channel, self._releases, self._kind, self._revoke, self._importers.forget)
             undo.pop_all()
-        with self._lock:
-            self._sessions.append(session)
+        self._importers.add(session)
+        if self.tensor.state == State.CLOSED.value:
+            session.changed("closed")  # it was closed since we looked, and that was told to those before
         session.start()
 
     def _full(self) -> str | None:
-        with self._lock:
-            if self._closing or self.tensor.state == State.CLOSED.value:
-                return "the tensor is being closed"
-            return f"there are {self._most} importers already" if len(self._sessions) >= self._most else None
-
-    def _forget(self, session: Session) -> None:
-        with self._lock:
-            if session in self._sessions:
-                self._sessions.remove(session)
-
-
-def _outcome(request: Request, deadline: float) -> str | None:
-    if not request.wait(deadline - time.monotonic()):
-        return "no answer in time"
-    return request.refusal
+        if self._closing or self.tensor.state == State.CLOSED.value:
+            return "the tensor is being closed"
+        return f"there are {self._most} importers already" if len(self._importers) >= self._most else None
 
 
 def _seconds(timeout_s: float) -> float:
