@@ -22,9 +22,9 @@ from jsonschema import Draft202012Validator
 
 from tests.fine_host import FINE, FineHostDriver
 from tests.helpers import PATIENCE_S, GatedDriver, status_of_child
-from vmmcache import ConfigError, ExtensibleTensor, SharedTensor, SharingError, TensorServer, publish
+from vmmcache import ConfigError, ExtensibleTensor, SharedTensor, SharingError, TensorServer, metrics, publish
 from vmmcache.memory import atlas
-from vmmcache.memory.atlas import AddressMap, TensorMap, look, read
+from vmmcache.memory.atlas import AddressMap, TensorMap, look, publishing, read
 from vmmcache.memory.atlas.looking import started
 from vmmcache.memory.atlas.tables import Busy
 from vmmcache.testing import RecordingDriver
@@ -288,6 +288,66 @@ def test_a_map_is_never_seen_in_halves() -> None:
             seen.add(one.committed)
         thread.join()
         eventually(lambda: only(tensor, read(os.getpid()).map).committed == tensor.committed_bytes)
+
+
+def test_what_changes_while_the_first_map_is_written_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExtensibleTensor(4 * FINE, FineHostDriver()) as tensor:
+        flush = publishing.Published.flush
+
+        def growing(published: publishing.Published) -> None:
+            flush(published)
+            if not tensor.committed_bytes:
+                tensor.commit(FINE)
+
+        monkeypatch.setattr(publishing.Published, "flush", growing)
+        with publish():
+            eventually(lambda: only(tensor, read(os.getpid()).map).committed == FINE)
+
+
+def test_who_publishes_while_another_thread_ends_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is the same, so the one that ends removes it before the other writes it."""
+    published, unlink = publish(), os.unlink
+    alone: list[bool] = []
+
+    def watched(path: str) -> None:
+        alone.append(publishing._lock.locked())
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", watched)
+        published.close()
+    assert alone == [True, True]
+
+
+def test_a_change_takes_no_lock_to_be_told() -> None:
+    """A tensor that is dropped tells of it, in any thread, also in one that is in the middle of this."""
+    taken: list[str] = []
+
+    def watch(_: object, what: str, function: object) -> None:
+        if what == "c_call" and getattr(function, "__name__", "") in ("acquire", "__enter__"):
+            taken.append(repr(function))
+
+    with publish() as published:
+        eventually(published._dirty.empty)
+        sys.setprofile(watch)
+        try:
+            published._changed()
+        finally:
+            sys.setprofile(None)
+    assert taken == []
+
+
+def test_without_room_for_a_thread_nothing_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = [*metrics.on_change]
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        with pytest.raises(OSError, match="can't start new thread"):
+            publish()
+    assert (metrics.on_change, list(folder.iterdir())) == (before, [])
+    publish().close()
 
 
 # Where it is ----------------------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable
 
 import pytest
 
 from tests.helpers import Accounts, accounts
 from vmmcache import ExtensibleTensor, StateError
+from vmmcache.memory import lifetime
 from vmmcache_host._driver import HostDriver
 
 GRANULE = 2 << 20
@@ -92,3 +94,33 @@ def test_what_dies_during_a_capture_is_given_back_later(driver: CapturingDriver,
     else:
         ExtensibleTensor(GRANULE, other.driver).close()
     assert accounts(driver) == Accounts()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_waits_for_one_device_does_not_keep_what_waits_for_another(driver: CapturingDriver, first: bool) -> None:
+    done = CapturingDriver()
+    for each in (driver, done) if first else (done, driver):
+        tensor = ExtensibleTensor(GRANULE, each)
+        tensor.commit(GRANULE)
+        each.capturing = True
+        del tensor
+        gc.collect()
+    done.capturing = False
+    third = ExtensibleTensor(GRANULE, HostDriver())
+    assert (accounts(done), accounts(driver).mappings) == (Accounts(), 1)
+    driver.capturing = False
+    third.close()
+    del third
+    gc.collect()
+    assert accounts(driver) == Accounts()
+
+
+def test_what_another_thread_has_taken_meanwhile_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(deque[lifetime.Lifetime]):
+        """One waits when it is looked at, and another thread takes it."""
+
+        def __len__(self) -> int:
+            return 1
+
+    monkeypatch.setattr(lifetime, "_waiting", Taken())
+    ExtensibleTensor(GRANULE, HostDriver()).close()

@@ -166,8 +166,8 @@ MUTANTS = [
         "name": "map: a child removes its parent's",
         "path": PUBLISHING,
         "old": "            if self not in _current or os.getpid() != self._pid:\n                return\n"
-        "            _current.remove(self)\n        on_change.remove(self._changed)\n",
-        "new": "            _current[:] = []\n        on_change[:] = []\n",
+        "            _current.remove(self)\n            on_change.remove(self._changed)\n",
+        "new": "            _current[:] = []\n            on_change[:] = []\n",
         "tests": [TEST_MAP],
     },
     {
@@ -183,5 +183,35 @@ MUTANTS = [
         "old": "share = nbytes * cells / row.nbytes",
         "new": "share = 2 * nbytes * cells / row.nbytes",
         "tests": [TEST_PICTURE],
+    },
+    {
+        "name": "map: what changes while the first map is written is missed",
+        "path": PUBLISHING,
+        "old": "            on_change.append(self._changed)\n"
+        "            undo.callback(on_change.remove, self._changed)\n            self.flush()\n",
+        "new": "            self.flush()\n            on_change.append(self._changed)\n"
+        "            undo.callback(on_change.remove, self._changed)\n",
+        "tests": [TEST_MAP],
+    },
+    {
+        "name": "map: who ends one removes the next",
+        "path": PUBLISHING,
+        "old": "            self._remove()  # who",
+        "new": "        self._remove()  # who",
+        "tests": [TEST_MAP],
+    },
+    {
+        "name": "map: a change waits for a lock to be told",
+        "path": PUBLISHING,
+        "old": "            self._dirty.put(None)\n\n    def _was",
+        "new": "            with _lock:\n                self._dirty.put(None)\n\n    def _was",
+        "tests": [TEST_MAP],
+    },
+    {
+        "name": "map: one that nobody writes is left",
+        "path": PUBLISHING,
+        "old": "            undo.callback(self._remove)\n",
+        "new": "",
+        "tests": [TEST_MAP],
     },
 ]

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import logging
 import os
 import threading
 import time
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
@@ -22,6 +24,7 @@ from vmmcache.memory.atlas.known import known
 from vmmcache.memory.atlas.looking import look
 from vmmcache.memory.atlas.places import file_of, private_folder, remove_leftovers
 from vmmcache.memory.atlas.tables import TensorMap
+from vmmcache.memory.undo import UndoStack
 from vmmcache.metrics import on_change
 
 __all__ = ["Published", "publish"]
@@ -53,16 +56,25 @@ class Published:
         remove_leftovers(folder)
         self.path: Final = file_of(folder, os.getpid())
         self._pid: Final = os.getpid()
-        self._dirty: Final = threading.Event()
+        # No Event: its lock is not re-entrant, and what is dropped while a thread holds it would wait for that thread.
+        self._dirty: Final[SimpleQueue[None]] = SimpleQueue()
         self._closing: Final = threading.Event()
         self._writing: Final = threading.Lock()
         self._before: dict[int, TensorMap] = {}
         self._refused: str | None = None
-        self.flush()
-        on_change.append(self._changed)
-        atexit.register(self.close)
         self._thread = threading.Thread(target=self._follow, name="vmmcache map", daemon=True)
-        self._thread.start()
+        with UndoStack() as undo:
+            # Before the first look: what changes since is looked at again.
+            on_change.append(self._changed)
+            undo.callback(on_change.remove, self._changed)
+            self.flush()
+            undo.callback(self._remove)
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, f"no room for a thread that follows: {error}") from error
+            undo.commit()
+        atexit.register(self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -96,18 +108,31 @@ class Published:
             if self not in _current or os.getpid() != self._pid:
                 return
             _current.remove(self)
-        on_change.remove(self._changed)
-        atexit.unregister(self.close)
-        self._closing.set()
-        self._dirty.set()
-        self._thread.join()
+            on_change.remove(self._changed)
+            atexit.unregister(self.close)
+            self._closing.set()
+            self._dirty.put(None)
+            self._thread.join()
+            self._remove()  # who publishes again does so to the same file, and only after this
+
+    def _remove(self) -> None:
         for path in (self.path, f"{self.path}.new"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def _changed(self) -> None:
-        if not self._dirty.is_set():
-            self._dirty.set()
+        if self._dirty.empty():
+            self._dirty.put(None)
+
+    def _was_changed(self) -> bool:
+        """Wait for a change for a while. All until now are one."""
+        try:
+            self._dirty.get(timeout=_AGAIN_S)
+        except Empty:
+            return False
+        while not self._dirty.empty():
+            self._dirty.get()
+        return True
 
     def _busy(self) -> bool:
         """Whether an operation lasts, or did when it was looked at: beginning one tells nobody."""
@@ -116,12 +141,11 @@ class Published:
 
     def _follow(self) -> None:
         while True:
-            changed = self._dirty.wait(_AGAIN_S)
+            changed = self._was_changed()
             if self._closing.is_set():
                 return
             if not changed and not self._busy():
                 continue
-            self._dirty.clear()
             begun = time.monotonic()
             try:
                 self.flush()
@@ -146,7 +170,7 @@ def publish() -> Published:
     ConfigError
         The folder is not this user's alone.
     OSError
-        The file system refused.
+        The file system refused, or there is no room for another thread.
     """
     with _lock:
         if not _current:
