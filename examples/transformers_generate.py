@@ -5,7 +5,8 @@
   python examples/transformers_generate.py --json --svg out.svg
 
 First three small models (all tokens, windows in turn, a linear state beside attention) generate with ExtensibleCache,
-DynamicCache and StaticCache; the answers must be equal. Then all three caches are measured in turns, in one run.
+DynamicCache and StaticCache; the answers must be equal. Then all caches are measured in turns, in one run: the
+processor's time for a generated token, and the peak of memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from vmmcache.benchmarks.transformers import LENGTHS, OURS, THEIRS, Figure, figures
+from vmmcache.benchmarks.transformers import BY_HEAD, CACHES, LENGTHS, OURS, Figure, figures
 from vmmcache.integrations.transformers import ExtensibleCache
 from vmmcache.units import format_bytes
 
@@ -51,7 +52,7 @@ MODELS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 NEW: Final = 24
-COLOURS: Final = {OURS: "#2f6fab", "DynamicCache": "#b5483a", "StaticCache": "#5b7f3b"}
+COLOURS: Final = {OURS: "#2f6fab", BY_HEAD: "#8250a8", "DynamicCache": "#b5483a", "StaticCache": "#5b7f3b"}
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 360, 70, 40, 130, 50
 
 
@@ -151,7 +152,7 @@ def _print(measured: Sequence[Figure]) -> None:
     for header in ("tokens of past", "cache", "for a token", "against ours", "peak memory", "of what it holds"):
         table.add_column(header, justify="left" if header == "cache" else "right")
     for length in sorted({figure.length for figure in measured}):
-        for cache in (OURS, *THEIRS):
+        for cache in CACHES:
             figure = found[cache, length]
             table.add_row(
                 str(length),

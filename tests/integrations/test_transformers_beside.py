@@ -32,8 +32,8 @@ STEPS = st.lists(
 )
 
 
-def pair(kind: str, window: int, driver: FineHostDriver) -> tuple[Any, Any]:
-    ours = Settings(4000, driver)
+def pair(kind: str, window: int, layout: str) -> tuple[Any, Any]:
+    ours = Settings(4000, FineHostDriver(), layout=layout)
     if kind == "window":
         return ExtensibleWindowLayer(window, ours), DynamicSlidingWindowLayer(window)
     if kind == "indexed":
@@ -49,9 +49,9 @@ def same(ours: torch.Tensor | None, theirs: torch.Tensor | None) -> bool:
 
 @pytest.mark.parametrize("kind", ["full", "window", "indexed"])
 @settings(max_examples=30)
-@given(steps=STEPS, window=st.integers(2, 9))
-def test_what_is_kept_given_and_announced_is_the_same(kind: str, steps: list[Any], window: int) -> None:
-    ours, theirs = pair(kind, window, FineHostDriver())
+@given(steps=STEPS, window=st.integers(2, 9), layout=st.sampled_from(["tokens", "heads"]))
+def test_what_is_kept_given_and_announced_is_the_same(kind: str, steps: list[Any], window: int, layout: str) -> None:
+    ours, theirs = pair(kind, window, layout)
     number = 0
     for step, first, second in steps:
         if step == "append":

@@ -42,6 +42,18 @@ def test_each_way_to_generate_gives_what_it_gives_otherwise(name: str, way: str)
 
 
 @pytest.mark.parametrize("name", ["llama", MIXED])
+def test_half_precision_and_embeddings_give_what_they_give_otherwise(name: str) -> None:
+    network, inputs, driver = model(name).to(torch.bfloat16), prompt(), FineHostDriver()
+    inputs["inputs_embeds"] = network.get_input_embeddings()(inputs.pop("input_ids")).detach()
+    with ExtensibleCache(network.config, device=driver, layout="heads") as cache:
+        ours = generate(network, cache, inputs, num_beams=2)
+        assert cache.layers[1].keys.dtype is torch.bfloat16
+    theirs = generate(network, DynamicCache(config=network.config), inputs, num_beams=2)
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert torch.equal(ours.logits, theirs.logits)
+
+
+@pytest.mark.parametrize("name", ["llama", MIXED])
 def test_an_assistant_proposes_and_the_cache_takes_back(name: str) -> None:
     network, assistant = model(name), model(name, num_hidden_layers=2)
     inputs = {"input_ids": prompt()["input_ids"][1:]}
@@ -116,7 +128,7 @@ def test_gradients_are_refused_and_not_lost() -> None:
 
 def test_a_compiled_forward_pass_that_needs_no_memory_is_one_graph() -> None:
     network, driver = model("llama", num_hidden_layers=1), FineHostDriver()
-    start = torch.arange(2040).remainder(60).add(3)[None]  # eight tokens less than two granules have room for
+    start = torch.arange(2040).remainder(60).add(3)[None]  # eight tokens less than granules have room for
     torch.compiler.reset()
     compiled = torch.compile(network.forward, backend="eager", fullgraph=True, dynamic=True)
     with ExtensibleCache(network.config, device=driver) as cache, torch.no_grad():
@@ -135,7 +147,7 @@ def test_a_compiled_forward_pass_that_needs_no_memory_is_one_graph() -> None:
 
 
 def test_growth_within_what_is_compiled_breaks_the_graph_and_is_done() -> None:
-    layer = ExtensibleLayer(Settings(1 << 12, FineHostDriver()))
+    layer = ExtensibleLayer(Settings(1 << 12, FineHostDriver(), layout="tokens"))
 
     def attend(states: torch.Tensor) -> torch.Tensor:
         keys, values = layer.update(states, states)

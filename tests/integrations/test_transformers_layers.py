@@ -47,10 +47,11 @@ class Life(RuleBasedStateMachine):
     def make(self, settings: Settings) -> Any:
         return ExtensibleLayer(settings)
 
-    @initialize(batch=st.integers(1, 3))
-    def start(self, batch: int) -> None:
+    @initialize(batch=st.integers(1, 3), layout=st.sampled_from(["tokens", "heads"]))
+    def start(self, batch: int, layout: str) -> None:
         self.driver = FineHostDriver()
-        self.layer = self.make(Settings(MAX, self.driver))
+        self.by_head = layout == "heads"
+        self.layer = self.make(Settings(MAX, self.driver, layout=layout))
         self.batch = batch
         self.number = 0
         self.recording = False
@@ -186,10 +187,14 @@ class Life(RuleBasedStateMachine):
         self.layer.trim()
         kept = len(self.tokens[0])
         if self.layer.tensors and self.window is None:
-            widths = [self.batch * HEADS * KEY, self.batch * HEADS * VALUE, self.batch * INDEX][: 2 + self.indexed]
-            assert accounts(self.driver).used == sum(-(-kept * width * 4 // FINE) * FINE for width in widths)
+            runs = self.runs(HEADS, KEY) + self.runs(HEADS, VALUE) + (self.runs(1, INDEX) if self.indexed else [])
+            assert accounts(self.driver).used == sum(-(-kept * width // FINE) * FINE for width in runs)
 
     # What always holds ----------------------------------------------------------------------------------------------
+
+    def runs(self, heads: int, width: int) -> list[int]:
+        """Bytes of a token in each run of a stream: one for all, or one for each head of each sequence."""
+        return [width * 4] * (self.batch * heads) if self.by_head else [self.batch * heads * width * 4]
 
     def bases(self) -> list[int]:
         return [tensor.base_address for tensor in self.layer.tensors]
@@ -216,14 +221,11 @@ class Life(RuleBasedStateMachine):
     def memory_is_bounded(self) -> None:
         if self.window is None or not self.layer.tensors or self.recording:
             return
-        row = self.batch * HEADS * KEY * 4
-        segment = -(-max(-(-self.window // 4), -(-MAX // 4096)) * row // FINE) * FINE
-        # Of each stream: what the last update gave to attention, what was asked for, a part of a segment at either end.
+        keys, values = self.runs(HEADS, KEY), self.runs(HEADS, VALUE)
+        segment = -(-max(-(-self.window // 4), -(-MAX // (4096 // len(keys)))) * keys[0] // FINE) * FINE
+        # Of each run: what the last update gave to attention, what was asked for, a part of a segment at either end.
         rows = self.read + max(0, self.ensured - self.seen)
-        bound = sum(
-            (rows * width // segment + 2) * segment
-            for width in (self.batch * HEADS * KEY * 4, self.batch * HEADS * VALUE * 4)
-        )
+        bound = sum((rows * width // segment + 2) * segment for width in keys + values)
         if not self.was_recording():
             assert self.layer.tensors[0].committed_bytes <= bound
 
@@ -260,7 +262,7 @@ class IndexedLife(Life):
         return ExtensibleIndexedLayer(settings)
 
 
-BRIEF = settings(max_examples=25, stateful_step_count=30)
+BRIEF = settings(max_examples=30, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("life", [Life, WindowLife, NarrowWindowLife, IndexedLife])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +11,9 @@ import torch
 import transformers
 
 from tests.fine_host import FINE, FineHostDriver
-from tests.helpers import Accounts, GpuLikeDriver, accounts
+from tests.helpers import GpuLikeDriver, accounts
 from tests.integrations.small_models import SMALL
+from tests.integrations.states import PER_GRANULE, ROW, RUNS, by_token, count, states
 from vmmcache.errors import ConfigError, DriverError, DriverUnavailable, LeaseError, PlanError, StateError
 from vmmcache.integrations.transformers import (
     ExtensibleCache,
@@ -25,38 +25,9 @@ from vmmcache.integrations.transformers import (
 from vmmcache.testing import RecordingDriver
 from vmmcache.testing.recording import out_of_memory
 
-ROW = 1024
-"""Bytes of the keys of one token: two sequences, two heads of 64 numbers."""
-PER_GRANULE = FINE // ROW
-
-
-def states(tokens: int, first: int = 0, batch: int = 2) -> torch.Tensor:
-    """[batch, 2, tokens, 64]; every number of a token is different, and says which token it is."""
-    numbers = torch.arange(first * ROW // 4, (first + tokens) * ROW // 4, dtype=torch.float32)
-    return numbers[: tokens * batch * 128].reshape(tokens, batch, 2, 64).permute(1, 2, 0, 3)
-
 
 def config(**changes: Any) -> Any:
     return transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 2, **changes})
-
-
-@pytest.fixture
-def fine() -> Iterator[FineHostDriver]:
-    """A driver from which nothing is missing afterwards."""
-    driver = FineHostDriver()
-    yield driver
-    if accounts(driver) != Accounts():
-        gc.collect()  # takes its time with a library as large as this one
-    assert accounts(driver) == Accounts()
-
-
-@pytest.fixture
-def recording(fine: FineHostDriver) -> RecordingDriver:
-    return RecordingDriver(fine)
-
-
-def count(driver: RecordingDriver, verb: str) -> int:
-    return sum(call.verb == verb for call in driver.journal)
 
 
 # Appending ------------------------------------------------------------------------------------------------------------
@@ -64,7 +35,7 @@ def count(driver: RecordingDriver, verb: str) -> int:
 
 def test_appending_moves_nothing_and_asks_the_driver_rarely(recording: RecordingDriver) -> None:
     """Addresses stay (I1), commits become rarer as the past gets longer, and what is unused stays an eighth."""
-    layer: Any = ExtensibleLayer(Settings(1 << 20, recording))
+    layer: Any = ExtensibleLayer(by_token(1 << 20, recording))
     addresses, unused = set(), []
     for token in range(40 * PER_GRANULE):
         keys, values = layer.update(states(1, token), states(1, token))
@@ -81,7 +52,7 @@ def test_appending_moves_nothing_and_asks_the_driver_rarely(recording: Recording
 
 
 def test_a_forward_pass_after_ensure_asks_the_driver_for_nothing(recording: RecordingDriver) -> None:
-    layer: Any = ExtensibleLayer(Settings(1 << 20, recording))
+    layer: Any = ExtensibleLayer(by_token(1 << 20, recording))
     layer.update(states(1), states(1))
     layer.ensure(5 * PER_GRANULE)
     recording.journal.clear()
@@ -91,13 +62,13 @@ def test_a_forward_pass_after_ensure_asks_the_driver_for_nothing(recording: Reco
 
 
 def test_the_storage_of_what_is_given_out_is_exactly_what_is_committed(fine: FineHostDriver) -> None:
-    """I6: whoever saves or sends the whole storage finds memory behind all of it."""
-    layer: Any = ExtensibleLayer(Settings(1 << 20, fine))
+    """I6: whoever saves or sends the whole storage finds memory behind all of it, where tokens are outermost."""
+    layer: Any = ExtensibleLayer(by_token(1 << 20, fine))
     keys = layer.update(states(70), states(70))[0]
     storage = keys.untyped_storage()
     assert storage.data_ptr() == layer.tensors[0].base_address
     assert storage.nbytes() == layer.tensors[0].committed[0] == 2 * FINE
-    window = ExtensibleWindowLayer(10, Settings(1 << 20, fine))
+    window = ExtensibleWindowLayer(10, by_token(1 << 20, fine))
     for start in range(0, 300, 10):
         keys, values = window.update(states(10, start), states(10, start))
     tensor = window.tensors[0]
@@ -114,7 +85,7 @@ def test_the_storage_of_what_is_given_out_is_exactly_what_is_committed(fine: Fin
 
 
 def test_a_step_is_the_least_by_which_memory_grows(recording: RecordingDriver) -> None:
-    layer: Any = ExtensibleLayer(Settings(1 << 20, recording, step=3 * FINE - 5))
+    layer: Any = ExtensibleLayer(by_token(1 << 20, recording, step=3 * FINE - 5))
     layer.update(states(1), states(1))
     assert layer.tensors[0].committed == (3 * FINE, 3 * FINE)
     layer.close()
@@ -127,7 +98,7 @@ def test_a_step_is_the_least_by_which_memory_grows(recording: RecordingDriver) -
 def test_memory_of_a_window_goes_along_with_it(recording: RecordingDriver, many: int, segments: int) -> None:
     """Thousands of tokens in the memory of a window and a segment at either end; nothing is copied."""
     window = 2 * PER_GRANULE
-    layer = ExtensibleWindowLayer(window, Settings(60 * PER_GRANULE, recording))
+    layer = ExtensibleWindowLayer(window, by_token(60 * PER_GRANULE, recording))
     most = 0
     for token in range(0, 50 * PER_GRANULE, many):
         keys = layer.update(states(many, token), states(many, token))[0]
@@ -144,7 +115,7 @@ def test_memory_of_a_window_goes_along_with_it(recording: RecordingDriver, many:
 
 
 def test_a_long_prompt_takes_no_more_memory_than_a_window(fine: FineHostDriver) -> None:
-    layer = ExtensibleWindowLayer(PER_GRANULE, Settings(1 << 14, fine))
+    layer = ExtensibleWindowLayer(PER_GRANULE, by_token(1 << 14, fine))
     prompt = states(20 * PER_GRANULE)
     keys, values = layer.update(prompt, prompt)
     assert (keys is prompt, values is prompt) == (True, True)
@@ -156,7 +127,7 @@ def test_a_long_prompt_takes_no_more_memory_than_a_window(fine: FineHostDriver) 
 
 
 def test_what_a_long_chunk_needed_goes_back_with_the_next_token(fine: FineHostDriver) -> None:
-    layer = ExtensibleWindowLayer(PER_GRANULE // 2, Settings(1 << 14, fine))
+    layer = ExtensibleWindowLayer(PER_GRANULE // 2, by_token(1 << 14, fine))
     layer.update(states(1), states(1))
     layer.update(states(10 * PER_GRANULE, 1), states(10 * PER_GRANULE, 1))
     assert accounts(fine).used == 2 * 11 * FINE
@@ -290,10 +261,14 @@ def test_states_elsewhere_than_the_memory_are_refused() -> None:
 # Faults ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("window", [None, PER_GRANULE])
-def test_an_update_that_the_driver_refuses_changes_nothing(recording: RecordingDriver, window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("window", "layout", "calls"), [(None, "tokens", 6), (PER_GRANULE, "tokens", 8), (None, "heads", 24)]
+)
+def test_an_update_that_the_driver_refuses_changes_nothing(
+    recording: RecordingDriver, window: int | None, layout: str, calls: int
+) -> None:
     """I4: each call is refused in turn; the layer is as it was, and the same update succeeds later."""
-    settings = Settings(1 << 14, recording)
+    settings = Settings(1 << 14, recording, layout=layout)
     refused = 0
     for nth in range(1, 200):
         layer = ExtensibleLayer(settings) if window is None else ExtensibleWindowLayer(window, settings)
@@ -321,14 +296,14 @@ def test_an_update_that_the_driver_refuses_changes_nothing(recording: RecordingD
         layer.close()
         if recording.injected == done:
             break
-    assert refused >= (6 if window is None else 8)
+    assert refused >= calls
 
 
-def test_no_memory_in_the_middle_of_ensure_leaves_all_tokens(recording: RecordingDriver) -> None:
-    cache = ExtensibleCache(config(), device=recording)
+def test_no_memory_in_the_middle_of_ensure_leaves_all_tokens(recording: RecordingDriver, layout: str) -> None:
+    cache = ExtensibleCache(config(), device=recording, layout=layout)
     for layer in range(2):
         cache.update(states(3), states(3), layer)
-    recording.fail(3, verb="create", error=out_of_memory, times=10)
+    recording.fail(2 * RUNS[layout] + 1, verb="create", error=out_of_memory, times=10)
     with pytest.raises(MemoryError):
         cache.ensure(10 * PER_GRANULE)
     recording.heal()
@@ -341,8 +316,8 @@ def test_no_memory_in_the_middle_of_ensure_leaves_all_tokens(recording: Recordin
 
 
 @pytest.mark.parametrize("backup", [True, False])
-def test_sleeping_gives_all_memory_back_and_keeps_addresses(fine: FineHostDriver, backup: bool) -> None:
-    cache = ExtensibleCache(config(), device=fine)
+def test_sleeping_gives_all_memory_back_and_keeps_addresses(fine: FineHostDriver, layout: str, backup: bool) -> None:
+    cache = ExtensibleCache(config(), device=fine, layout=layout)
     for layer in range(2):
         cache.update(states(70), states(70), layer)
     addresses = [tensor.base_address for tensor in cache.tensors]
@@ -363,8 +338,8 @@ def test_sleeping_gives_all_memory_back_and_keeps_addresses(fine: FineHostDriver
     cache.close()
 
 
-def test_memory_that_was_asked_for_ahead_is_there_after_waking(fine: FineHostDriver) -> None:
-    layer = ExtensibleLayer(Settings(1 << 14, fine))
+def test_memory_that_was_asked_for_ahead_is_there_after_waking(fine: FineHostDriver, layout: str) -> None:
+    layer = ExtensibleLayer(Settings(1 << 14, fine, layout=layout))
     layer.update(states(3), states(3))
     layer.ensure(9 * PER_GRANULE)
     committed = layer.tensors[0].committed
@@ -375,12 +350,12 @@ def test_memory_that_was_asked_for_ahead_is_there_after_waking(fine: FineHostDri
     layer.close()
 
 
-def test_waking_without_memory_goes_on_later(recording: RecordingDriver) -> None:
-    cache = ExtensibleCache(config(), device=recording)
+def test_waking_without_memory_goes_on_later(recording: RecordingDriver, layout: str) -> None:
+    cache = ExtensibleCache(config(), device=recording, layout=layout)
     for layer in range(2):
         cache.update(states(3), states(3), layer)
     cache.release_physical(backup=True)
-    recording.fail(3, verb="create", error=out_of_memory, times=10)
+    recording.fail(2 * RUNS[layout] + 1, verb="create", error=out_of_memory, times=10)
     with pytest.raises(MemoryError):
         cache.restore()
     recording.heal()
@@ -391,9 +366,9 @@ def test_waking_without_memory_goes_on_later(recording: RecordingDriver) -> None
     cache.close()
 
 
-def test_a_leased_cache_keeps_its_memory(fine: FineHostDriver) -> None:
+def test_a_leased_cache_keeps_its_memory(fine: FineHostDriver, layout: str) -> None:
     """C3: a connector that has registered it holds it."""
-    cache = ExtensibleCache(config(), device=fine)
+    cache = ExtensibleCache(config(), device=fine, layout=layout)
     cache.update(states(3), states(3), 0)
     lease = cache.tensors[0].lease(0, "a connector")
     for give_back in (cache.release_physical, cache.reset, cache.close):
@@ -404,8 +379,8 @@ def test_a_leased_cache_keeps_its_memory(fine: FineHostDriver) -> None:
     cache.close()
 
 
-def test_close_is_refused_while_somebody_looks(fine: FineHostDriver) -> None:
-    cache = ExtensibleCache(config(), device=fine)
+def test_close_is_refused_while_somebody_looks(fine: FineHostDriver, layout: str) -> None:
+    cache = ExtensibleCache(config(), device=fine, layout=layout)
     keys = cache.update(states(3), states(3), 0)[0]
     with pytest.raises(StateError, match="live views"):
         cache.close()
@@ -422,8 +397,8 @@ def test_close_is_refused_while_somebody_looks(fine: FineHostDriver) -> None:
             cache.update(states(1), states(1), layer)
 
 
-def test_a_cache_that_is_dropped_leaves_nothing(fine: FineHostDriver) -> None:
-    cache = ExtensibleCache(config(), device=fine)
+def test_a_cache_that_is_dropped_leaves_nothing(fine: FineHostDriver, layout: str) -> None:
+    cache = ExtensibleCache(config(), device=fine, layout=layout)
     keys, values = cache.update(states(3), states(3), 0)
     del cache, values
     assert torch.equal(keys, states(3))
@@ -431,12 +406,12 @@ def test_a_cache_that_is_dropped_leaves_nothing(fine: FineHostDriver) -> None:
     del keys  # the fixture looks at what is left
 
 
-def test_trim_gives_back_what_was_committed_ahead(fine: FineHostDriver) -> None:
-    cache = ExtensibleCache(config(), device=fine)
+def test_trim_gives_back_what_was_committed_ahead(fine: FineHostDriver, layout: str) -> None:
+    cache = ExtensibleCache(config(), device=fine, layout=layout)
     cache.update(states(3), states(3), 0)
     cache.ensure(9 * PER_GRANULE)
     cache.trim()
-    assert cache.committed_bytes == cache.physical_bytes == 2 * FINE
+    assert cache.committed_bytes == cache.physical_bytes == 2 * RUNS[layout] * FINE
     assert cache.reserved_bytes == 2 * ROW << 20
     assert torch.equal(cache.layers[0].keys, states(3))
     cache.close()
@@ -445,8 +420,8 @@ def test_trim_gives_back_what_was_committed_ahead(fine: FineHostDriver) -> None:
 # Copies ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_reordering_that_changes_nothing_writes_nothing(fine: FineHostDriver) -> None:
-    cache = ExtensibleCache(config(), device=fine)
+def test_a_reordering_that_changes_nothing_writes_nothing(fine: FineHostDriver, layout: str) -> None:
+    cache = ExtensibleCache(config(), device=fine, layout=layout)
     keys = cache.update(states(3), states(3), 0)[0]
     written = keys._version
     cache.reorder_cache(torch.tensor([0, 1]))
@@ -478,11 +453,11 @@ def test_indexer_keys_go_with_their_sequences(fine: FineHostDriver) -> None:
     layer.close()
 
 
-def test_rearranging_goes_piece_by_piece(fine: FineHostDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rearranging_goes_piece_by_piece(fine: FineHostDriver, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from vmmcache.integrations.transformers import rows
 
     monkeypatch.setattr(rows, "PIECE", 10 * ROW)
-    layer: Any = ExtensibleLayer(Settings(1 << 10, fine))
+    layer: Any = ExtensibleLayer(Settings(1 << 10, fine, layout=layout))
     keys = layer.update(states(95), states(95))[0]
     written = keys._version
     layer.reorder_cache(torch.tensor([1, 0]))
@@ -494,9 +469,9 @@ def test_rearranging_goes_piece_by_piece(fine: FineHostDriver, monkeypatch: pyte
     layer.close()
 
 
-def test_a_copy_of_a_cache_is_another_cache(fine: FineHostDriver) -> None:
+def test_a_copy_of_a_cache_is_another_cache(fine: FineHostDriver, layout: str) -> None:
     """A prompt is read once, and each chat goes on from a copy of its cache."""
-    first = ExtensibleCache(config(), device=fine)
+    first = ExtensibleCache(config(), device=fine, layout=layout)
     first.update(states(3), states(3), 0)
     second = copy.deepcopy(first)
     second.update(states(1, 3), states(1, 3), 0)
@@ -518,11 +493,11 @@ def test_what_was_made_in_inference_mode_is_used_behind_it(fine: FineHostDriver)
     layer.close()
 
 
-def test_layers_can_be_made_ready_before_there_are_states(fine: FineHostDriver) -> None:
-    cache = ExtensibleCache(config(), device=fine)
+def test_layers_can_be_made_ready_before_there_are_states(fine: FineHostDriver, layout: str) -> None:
+    cache = ExtensibleCache(config(), device=fine, layout=layout)
     cache.early_initialization(2, 2, 64, torch.float32, torch.device("cpu"))
     assert cache.is_initialized
     assert accounts(fine).used == 0
     cache.ensure(PER_GRANULE - 10)
-    assert accounts(fine).used == 4 * FINE
+    assert accounts(fine).used == 4 * RUNS[layout] * FINE
     cache.close()

@@ -13,11 +13,23 @@ REARRANGING = f"{HOME}/rearranging.py"
 CACHE = f"{HOME}/cache.py"
 SETTINGS = f"{HOME}/settings.py"
 
+HEADS = f"{HOME}/heads.py"
+VISIBLE = "vmmcache/memory/visible.py"
+
 LAYERS_TEST = "tests/integrations/test_transformers_layers.py"
 MEMORY_TEST = "tests/integrations/test_transformers_memory.py"
+HEADS_TEST = "tests/integrations/test_transformers_heads.py"
 GENERATE_TEST = "tests/integrations/test_transformers_generate.py"
+SPANS_TEST = "tests/test_tensor_span_views.py"
 
 MUTANTS = [
+    {
+        "name": "transformers: views over addresses without memory, unasked",
+        "path": "vmmcache/integrations/transformers/cache.py",
+        "old": '        layout: str = "tokens",\n',
+        "new": '        layout: str = "auto",\n',
+        "tests": ["tests/integrations/test_transformers_heads.py"],
+    },
     {
         "name": "transformers: a window forgets what it records",
         "path": WINDOW,
@@ -70,9 +82,65 @@ MUTANTS = [
     {
         "name": "transformers: memory shrinks while it grows",
         "path": STREAMS,
-        "old": "targets[stream.first] = max(target, least[stream.first])",
-        "new": "targets[stream.first] = target",
+        "old": "run[0] = max(target, least[stream.first])",
+        "new": "run[0] = target",
         "tests": [LAYERS_TEST, MEMORY_TEST],
+    },
+    {
+        "name": "transformers: each head gets a granule, however few tokens there may be",
+        "path": HEADS,
+        "old": " and granule * SHARE <= needed * narrowest",
+        "new": "",
+        "tests": [HEADS_TEST],
+    },
+    {
+        "name": "transformers: as many runs as there are heads and sequences",
+        "path": HEADS,
+        "old": " and runs <= MOST_RUNS",
+        "new": "",
+        "tests": [HEADS_TEST],
+    },
+    {
+        "name": "transformers: heads are outermost on every device",
+        "path": HEADS,
+        "old": 'device_type == "cpu" and runs',
+        "new": "runs",
+        "tests": [HEADS_TEST],
+    },
+    {
+        "name": "transformers: a window has as much for each head as a cache of all tokens",
+        "path": ROWS,
+        "old": "needed = max_length if window is None else min(window, max_length)",
+        "new": "needed = max_length",
+        "tests": [HEADS_TEST],
+    },
+    {
+        "name": "transformers: a batch of another size forgets which layout was asked for",
+        "path": ROWS,
+        "old": ", self._window, self._wanted)",
+        "new": ", self._window)",
+        "tests": [HEADS_TEST],
+    },
+    {
+        "name": "transformers: only the first head has memory",
+        "path": STREAMS,
+        "old": "targets += run * stream.runs",
+        "new": "targets += run + [0] * (len(run) * (stream.runs - 1))",
+        "tests": [HEADS_TEST],
+    },
+    {
+        "name": "transformers: a piece counts one head of many",
+        "path": ROWS,
+        "old": "many = max(1, PIECE // stream.token)",
+        "new": "many = max(1, PIECE // stream.row)",
+        "tests": [MEMORY_TEST],
+    },
+    {
+        "name": "tensor: a strided view looks at its first run only",
+        "path": VISIBLE,
+        "old": "for low in range(first, first + span, step or 1):",
+        "new": "for low in [first]:",
+        "tests": [SPANS_TEST],
     },
     {
         "name": "transformers: granules beyond max_length are for tokens too",

@@ -2,6 +2,9 @@
 
 The model is small and random: what is measured is what a cache does beside it. Caches are filled with the same states,
 so that no prompt has to be read, and then take turns at generating a few tokens, which are taken back afterwards.
+Everything is done in one thread, and what is counted is the time that this thread ran: a machine that does something
+else as well adds little to it.
+
 Memory is what the process has more, at the most, while a cache is filled and tokens are generated; the kernel counts
 it (VmHWM of proc_pid_status(5), set back by writing 5 to clear_refs), pages of memory files included.
 """
@@ -10,9 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +28,7 @@ from vmmcache.benchmarks.harness import Row, best_in_turns, mode, seconds
 from vmmcache.integrations.transformers import ExtensibleCache
 from vmmcache.units import MIB
 
-__all__ = ["LENGTHS", "NEEDS", "OURS", "THEIRS", "TITLE", "Figure", "figures", "measure"]
+__all__ = ["BY_HEAD", "CACHES", "LENGTHS", "NEEDS", "OURS", "THEIRS", "TITLE", "Figure", "figures", "measure"]
 
 TITLE: Final = "Cache for transformers (B5)"
 NEEDS: Final = ("torch", "transformers")
@@ -34,15 +39,19 @@ ROUNDS: Final = 5
 TOKENS: Final = 8
 """Generated in each round."""
 OURS: Final = "ExtensibleCache"
+BY_HEAD: Final = 'ExtensibleCache(layout="heads")'
 THEIRS: Final = ("DynamicCache", "StaticCache")
 
 Make = Callable[[Any, int], Any]
 MAKERS: Final[Mapping[str, Make]] = {
     OURS: lambda config, length: ExtensibleCache(config),
+    BY_HEAD: lambda config, length: ExtensibleCache(config, layout="heads"),
     "DynamicCache": lambda config, length: DynamicCache(config=config),
     # Of just the right size, which its user has to know beforehand.
     "StaticCache": lambda config, length: StaticCache(config, max_cache_len=length + TOKENS),
 }
+
+CACHES: Final = tuple(MAKERS)
 
 
 class Figure(NamedTuple):
@@ -51,7 +60,7 @@ class Figure(NamedTuple):
     cache: str
     length: int
     seconds: float
-    """For each generated token, the best of all rounds."""
+    """Of the processor, for each generated token; the best of all rounds."""
     peak: int
     """Bytes."""
     held: int
@@ -61,7 +70,7 @@ class Figure(NamedTuple):
 def figures(lengths: Sequence[int] = LENGTHS, rounds: int = ROUNDS) -> Iterator[Figure]:
     """Measure all caches at each of `lengths`."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so that a machine that does something else as well costs time, and not far more time
+    torch.set_num_threads(1)  # the one whose time is counted
     try:
         yield from _figures(lengths, rounds)
     finally:
@@ -116,11 +125,12 @@ def _filled(config: Any, states: torch.Tensor) -> Iterator[dict[str, Any]]:
     try:
         yield caches
     finally:
-        caches[OURS].close()
+        for name in (OURS, BY_HEAD):
+            caches[name].close()
 
 
 def _generate(model: Any, cache: Any) -> float:
-    """Seconds for TOKENS tokens; the cache is afterwards as it was."""
+    """Seconds of the processor for TOKENS tokens; the cache is afterwards as it was."""
 
     def work() -> None:
         token = torch.tensor([[1]])
@@ -128,7 +138,7 @@ def _generate(model: Any, cache: Any) -> float:
             for _ in range(TOKENS):
                 token = model(token, cache=cache).logits[:, -1:].argmax(-1)
 
-    took = seconds(work)
+    took = seconds(work, time.thread_time)
     cache.crop(-TOKENS)
     return took
 
@@ -160,10 +170,9 @@ def measure() -> Sequence[Row]:
     rows = []
     found = {(figure.cache, figure.length): figure for figure in figures(lengths)}
     for length in lengths:
-        ours = found[OURS, length]
-        for other in THEIRS:
-            theirs = found[other, length]
-            title = f"{length} tokens of past, {OURS}"
+        for name, other in product((OURS, BY_HEAD), THEIRS):
+            ours, theirs = found[name, length], found[other, length]
+            title = f"{length} tokens of past, {name}"
             rows += [
                 Row(f"{title}: time for a token", ours.seconds * 1e3, "ms", other, theirs.seconds * 1e3),
                 Row(f"{title}: peak memory", ours.peak / MIB, "MiB", other, theirs.peak / MIB),

@@ -163,6 +163,51 @@ class VisibleSegments(ABC):
                 raise ConfigError("stop", stop, f"byte {backed} is not committed")
             return self._view(first, beyond - first, dtype, shape)
 
+    def strided_view(
+        self, start: int, nbytes: int, stride: int, count: int, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """A torch tensor ``[count, elements]`` of `count` runs of `nbytes`, `stride` bytes apart, each committed.
+
+        What lies between the runs need not be committed, and the storage goes over it, from the first byte of the first
+        run to the last of the last. Operations on the tensor touch its elements only; its storage must not be saved,
+        copied (``clone()`` copies elements, `copy.deepcopy` the storage) or handed to a connector.
+
+        Parameters
+        ----------
+        start : int
+            Offset of the first run from `base_address`.
+        nbytes, stride : int
+            Multiples of the size of an element; runs do not overlap.
+        count : int
+            At least 1.
+        dtype : torch.dtype, optional
+            uint8 by default.
+
+        Raises
+        ------
+        ConfigError
+            Bytes of a run are not committed; says which is the first. Or the numbers or `dtype` do not fit.
+        StateError, DriverUnavailable
+            As for `view`.
+        """
+        runs = as_count("count", count, minimum=1, unit="runs")
+        first = as_count("start", start, maximum=self.capacity)
+        width = as_count("nbytes", nbytes, maximum=self.capacity - first)
+        step = as_count("stride", stride, minimum=width)
+        span = (runs - 1) * step + width
+        if first + span > self.capacity:
+            raise ConfigError("count", count, f"{runs} runs end at byte {first + span} of {self.capacity}")
+        size = getattr(dtype, "itemsize", 1)  # what is no dtype is refused below
+        if width % size or step % size:
+            raise ConfigError("stride", stride, f"runs of {width} bytes every {step} are no whole elements of {size}")
+        with self._region.gate.enter("view"):
+            self._check_open("view")
+            committed = self.committed
+            for low in range(first, first + span, step or 1):
+                if (backed := self._segments.backed(committed, low)) < low + width:
+                    raise ConfigError("nbytes", nbytes, f"byte {backed} is not committed")
+            return self._view(first, span, dtype, None).as_strided((runs, width // size), (step // size, 1))
+
     def _view(self, start: int, nbytes: int, dtype: torch.dtype | None, shape: Sequence[int] | None) -> torch.Tensor:
         self._check_open("view")
         make_capsule = partial(self._lifetime.capsule, start, nbytes)

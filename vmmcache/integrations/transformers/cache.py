@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import torch
 from transformers.cache_utils import Cache, DummyLayer, LinearAttentionLayer, get_layer_types_and_kwargs
 
+from vmmcache.closing import ClosedOnExit
 from vmmcache.driver import VmmDriver
-from vmmcache.errors import ConfigError, VmmCacheError
+from vmmcache.errors import ConfigError
 from vmmcache.integrations.transformers.hybrid import ExtensibleHybridLayer, ExtensibleHybridWindowLayer
 from vmmcache.integrations.transformers.indexed import ExtensibleIndexedLayer
 from vmmcache.integrations.transformers.layer import ExtensibleLayer
@@ -38,7 +38,7 @@ THEIRS: Final[dict[str, Any]] = {
 """Layers whose states have one size, or that have none: the library's own are right for them."""
 
 
-class ExtensibleCache(Cache):
+class ExtensibleCache(ClosedOnExit, Cache):
     """A cache for a model of `transformers` whose keys and values grow in place.
 
     Appending copies the new tokens and nothing else: neither do addresses change, nor is the past ever moved. Memory
@@ -55,12 +55,18 @@ class ExtensibleCache(Cache):
         Where memory comes from. By default the device of the first key states: ``"host"`` for the CPU, ``"cuda:N"``,
         or ``"hip:N"`` where torch was built for ROCm. No device is touched before.
     step : int, optional
-        Bytes by which the keys and the values of a layer grow at the least; the granule by default.
+        Bytes by which the keys and the values of a layer grow at the least, or each head of them where heads are
+        outermost; the granule by default.
+    layout : str
+        What is outermost in memory. With ``"tokens"`` the states that attention gets have exactly their memory for
+        storage. With ``"heads"`` a CPU reads a long past about three times as fast, and nobody may save or deepcopy the
+        states but as a ``clone()``. ``"auto"``: heads on a CPU where a granule for each is little, else tokens; see
+        `Settings`.
 
     Raises
     ------
     ConfigError
-        A layer is of a kind that this cache does not know, or a number is none.
+        A layer is of a kind that this cache does not know, a number is none, or there is no such layout.
 
     Examples
     --------
@@ -85,29 +91,19 @@ class ExtensibleCache(Cache):
         max_length: int | None = None,
         device: str | VmmDriver | None = None,
         step: int | None = None,
+        layout: str = "tokens",
     ) -> None:
         decoder = config.get_text_config(decoder=True)
         if max_length is None:
             max_length = max(getattr(decoder, "max_position_embeddings", None) or 0, MAX_LENGTH)
-        self.settings = Settings(max_length, device, step)
+        self.settings = Settings(max_length, device, step, layout)
         super().__init__(layers=[_layer(kind, kwargs, self.settings) for kind, kwargs in _kinds(decoder)])
+
+    # A copy is a cache of its own: layers copy what they hold.
+    __reduce__ = object.__reduce__  # type: ignore[assignment]  # which never returns where there is one owner
 
     def __repr__(self) -> str:
         return f"<ExtensibleCache of {len(self.layers)} layers, {self.physical_bytes} bytes mapped>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except VmmCacheError as refusal:
-            if error is None:
-                raise
-            # The error of the block is the one that matters; its frames may hold the very views that forbid to close.
-            error.add_note(f"not closed: {refusal}")
 
     # Memory ---------------------------------------------------------------------------------------------------------
 

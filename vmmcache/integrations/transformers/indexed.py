@@ -66,7 +66,8 @@ class ExtensibleIndexedLayer(ExtensibleLayer):
                     f"{tuple(indexer_key_states.shape)} {indexer_key_states.dtype}",
                     "not of the kind that the cache holds; reset() it first",
                 )
-            self._index = Rows(driver, kind, 1, self.settings.max_length, self.settings.step)
+            asked = self.settings
+            self._index = Rows(driver, kind, 1, asked.max_length, asked.step, layout=asked.layout)
         stop = self._indexed + tokens
         if stop > self._index.ready:
             self._index.reach(0, stop)

@@ -23,8 +23,10 @@ AXIS = 2
 class ExtensibleLayer(CacheLayerMixin):
     """Keys and values of all tokens. Appending copies what is new, and nothing else.
 
-    In memory a token's states of the whole batch stand together, [tokens, batch, heads, head_dim]; attention gets
-    strided views [batch, heads, tokens, head_dim] of them.
+    Attention gets strided views [batch, heads, tokens, head_dim]. In memory either a token's states of the whole batch
+    stand together, or all tokens of one head of one sequence (`Settings.layout`). With the latter a view's storage goes
+    over addresses that have no memory yet: whoever saves the states, or copies them with `copy.deepcopy`, does so with
+    a ``clone()`` of them.
 
     Parameters
     ----------
@@ -85,9 +87,8 @@ class ExtensibleLayer(CacheLayerMixin):
         # After a reset the addresses are still there, and stay if they fit. Otherwise the old tensor is dropped and
         # not closed: somebody may still look at it, and the last who does gives it back.
         if self._rows is None or not self._rows.matches(driver, shapes):
-            self._rows = Rows(
-                driver, shapes, AXIS, self.settings.max_length, self.settings.step, self._rows_at_a_time()
-            )
+            asked = self.settings
+            self._rows = Rows(driver, shapes, AXIS, asked.max_length, asked.step, self._rows_at_a_time(), asked.layout)
         self.device = key_states.device
         self.is_initialized = True
 

@@ -9,7 +9,8 @@ import torch
 
 from vmmcache.driver import VmmDriver
 from vmmcache.errors import PlanError, StateError
-from vmmcache.integrations.transformers.streams import Layout, lay_out
+from vmmcache.integrations.transformers.heads import by_head
+from vmmcache.integrations.transformers.streams import Layout, Stream, lay_out
 from vmmcache.memory.tensor import ExtensibleTensor
 from vmmcache.units import align_up
 
@@ -27,15 +28,17 @@ class Rows:
     ----------
     driver : VmmDriver
     rows : sequence of tuple
-        For each stream the shape of a row, batch first, and its dtype.
+        For each stream the shape of what a token has, batch first, and its dtype.
     axis : int
         Which dimension of a view counts rows.
     max_length : int
         Rows for which addresses are reserved.
     step : int, optional
-        Bytes by which a stream grows at the least.
+        Bytes by which a run grows at the least.
     window : int, optional
         Rows that are needed at a time; None where all are.
+    layout : str
+        Which order tokens and heads have in memory; one of `heads.LAYOUTS`.
 
     Raises
     ------
@@ -51,13 +54,17 @@ class Rows:
         max_length: int,
         step: int | None = None,
         window: int | None = None,
+        layout: str = "tokens",
     ) -> None:
-        self.layout: Final[Layout] = lay_out(rows, max_length, driver.granule, window)
+        needed = max_length if window is None else min(window, max_length)
+        heads = by_head(layout, rows, needed, driver.granule, driver.device_type)
+        self.layout: Final[Layout] = lay_out(rows, max_length, driver.granule, window, by_head=heads)
         self.max_length: Final = max_length
         self._rows: Final = tuple(rows)
         self._axis: Final = axis
         self._step: Final = align_up(step or 1, driver.granule)
         self._window: Final = window
+        self._wanted: Final = layout
         sizes = self.layout.sizes
         self.tensor: Final = ExtensibleTensor(sum(sizes), driver, sizes)
         self._committed = [0] * len(sizes)
@@ -75,7 +82,7 @@ class Rows:
 
     def like(self, rows: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Rows:
         """Empty ones of other shapes, with the same settings."""
-        return Rows(self.tensor.driver, rows, self._axis, self.max_length, self._step, self._window)
+        return Rows(self.tensor.driver, rows, self._axis, self.max_length, self._step, self._window, self._wanted)
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
@@ -156,7 +163,7 @@ class Rows:
         self.ready, self.stale = 0, NEVER
 
     def _see(self, first: int, ready: int) -> None:
-        """New views over exactly what is committed: from the first row that is there whole to the last."""
+        """New views over what is committed: from the first row that is there whole to the last."""
         origins, views, stale = [], [], NEVER
         # Outside of inference mode, or tensors made within it could not be written to behind it.
         with torch.inference_mode(mode=False):
@@ -168,15 +175,20 @@ class Rows:
                 while end < stream.first + stream.count and self._committed[end]:
                     nbytes += self._committed[end]
                     end += 1
-                count = max(0, nbytes // stream.row - origin)
-                start = stream.base + origin * stream.row
-                view = self.tensor.span_view(start, start + count * stream.row, stream.dtype, (count, *stream.shape))
-                views.append(view.movedim(0, self._axis))
+                views.append(self._seen(stream, origin, max(0, nbytes // stream.row - origin)))
                 origins.append(origin)
                 if self.layout.windowed:
                     stale = min(stale, -(-(low + 1) * stream.segment // stream.row))
         self._origins, self._views, self._first = origins, views, first
         self.ready, self.stale = min(ready, self.max_length), stale
+
+    def _seen(self, stream: Stream, origin: int, count: int) -> torch.Tensor:
+        start, nbytes = stream.base + origin * stream.row, count * stream.row
+        if not stream.outer:
+            view = self.tensor.span_view(start, start + nbytes, stream.dtype, (count, *stream.shape))
+            return view.movedim(0, self._axis)
+        view = self.tensor.strided_view(start, nbytes, stream.stride, stream.runs, stream.dtype)
+        return view.view(*stream.outer, count, *stream.inner)
 
     # Contents -------------------------------------------------------------------------------------------------------
 
@@ -206,7 +218,7 @@ class Rows:
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """All rows from `start` to `stop` as (stream, first, beyond), each of a few MiB."""
         for index, stream in enumerate(self.layout.streams):
-            many = max(1, PIECE // stream.row)
+            many = max(1, PIECE // stream.token)
             for low in range(start, stop, many):
                 yield index, low, min(stop, low + many)
 

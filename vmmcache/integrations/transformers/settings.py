@@ -9,6 +9,7 @@ import torch
 
 from vmmcache.driver import VmmDriver
 from vmmcache.errors import ConfigError
+from vmmcache.integrations.transformers.heads import LAYOUTS
 from vmmcache.plugins.host import open_driver
 from vmmcache.units import as_count
 
@@ -29,22 +30,31 @@ class Settings:
     device : str or VmmDriver, optional
         Where memory comes from; by default what the first key states are on.
     step : int, optional
-        Bytes by which each of keys and values grows at the least; rounded up to the granule, which is the default.
+        Bytes by which each of keys and values grows at the least, or each head of them where heads are outermost;
+        rounded up to the granule, which is the default.
+    layout : str
+        ``"tokens"``: a token's states stand together. ``"heads"``: those of a head of a sequence do, which suits
+        kernels that go through one head at a time, costs a granule for each, and gives views whose storage goes over
+        addresses without memory. ``"auto"``: heads where they are worth it, by the rule that
+        `vmmcache.integrations.transformers.heads` states.
 
     Raises
     ------
     ConfigError
-        A number is no whole number, or less than 1.
+        A number is no whole number, or less than 1; or there is no such layout.
     """
 
     max_length: int = MAX_LENGTH
     device: str | VmmDriver | None = None
     step: int | None = None
+    layout: str = "tokens"
 
     def __post_init__(self) -> None:
         as_count("max_length", self.max_length, minimum=1, unit="tokens")
         if self.step is not None:
             as_count("step", self.step, minimum=1)
+        if self.layout not in LAYOUTS:
+            raise ConfigError("layout", self.layout, f"must be one of {', '.join(LAYOUTS)}")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Settings:
         # A driver is what its device is to the whole process; there is no second one.
