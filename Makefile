@@ -4,6 +4,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 NIXL ?= nixl-cu12==1.5.1
 PYTEST_ARGS ?=
+# A machine with a device often has no network, and a Python of its own with torch for that device: NOVENV=1 takes that.
+NOVENV ?=
 HARDWARE_ARGS ?=
 BENCH_ARGS ?=
 RDMA_ARGS ?=
@@ -42,8 +44,8 @@ docs: $(READY) ## docs/_build/html
 bench: $(READY) ## every benchmark, those of a checkout too: tables, and JSON in benchmarks/out; BENCH_ARGS='planner --quick'
 	@$(BIN)/vmmcache bench --with benchmarks --record benchmarks/out/bench.json $(BENCH_ARGS)
 
-hardware: $(READY) ## what this machine's accelerator does, as a JSON record; emulated where there is none
-	@$(BIN)/python benchmarks/hardware.py $(HARDWARE_ARGS)
+hardware: $(if $(NOVENV),,$(READY)) ## what this machine's accelerator does, as a JSON record; NOVENV=1: with PYTHON as it is
+	@$(if $(NOVENV),$(PYTHON),$(BIN)/python) benchmarks/hardware.py $(HARDWARE_ARGS)
 
 mutants: $(READY) ## plant faults in the package and see that a test notices each
 	@$(BIN)/python tests/mutants/run.py

@@ -1,10 +1,11 @@
 """What this machine's accelerator really does, in one JSON record (T10, B6). Under five minutes.
 
 ``python benchmarks/hardware.py [--device cuda:0] [--out PATH]``. Each section is "passed", "failed" or "not run", with
-the reason and its figures, and has a process and a time of its own, so that none takes the others along. Exit status 1
-where anything failed. It needs Python with the vendor's bindings, pluggy, pytest and hypothesis, and torch for what
-concerns torch; vmmcache need not be installed. Without an accelerator it runs against the emulated CUDA library, as far
-as that goes, and the record says so.
+the reason and its figures, and has a process and a time of its own, so that none takes the others along; the record is
+written after each. Exit status 1 where anything failed. It needs Python 3.11 with the vendor's bindings, pluggy, pytest
+and hypothesis, and torch for what concerns torch; vmmcache need not be installed, and nothing is fetched. Without an
+accelerator it runs against the emulated CUDA library, as far as that goes, and the record says so; with ``--device`` it
+runs on that device or fails.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="for example cuda:0; by default the first accelerator that works")
     parser.add_argument("--out", type=Path, metavar="PATH", help="by default a file of benchmarks/records")
+    parser.add_argument("--seconds", type=float, help="that all sections may take together; 270 by default")
+    parser.add_argument("--only", action="append", metavar="SECTION", help="ask this, and not all; may be repeated")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ)
@@ -37,15 +40,18 @@ def main() -> int:
             describe(Path(folder))
             paths.append(folder)
         environment["PYTHONPATH"] = os.pathsep.join(paths)
+        # The first program that uses a device after the machine was started waits for it longest.
+        environment.setdefault("VMMCACHE_PROBE_TIMEOUT_S", "60")
         device = arguments.device or found(environment)
         if device == NO_DEVICE:
             print("no accelerator can be used here; on the emulated CUDA library instead", flush=True)
             device = "cuda:0"
             environment |= emulated()
         command = [sys.executable, "-m", "benchmarks.on_device.main", device]
-        return subprocess.run(
-            command + (["--out", str(arguments.out)] if arguments.out else []), env=environment, cwd=ROOT, check=False
-        ).returncode
+        command += ["--out", str(arguments.out.resolve())] if arguments.out else []
+        command += ["--seconds", str(arguments.seconds)] if arguments.seconds else []
+        command += [part for section in arguments.only or () for part in ("--only", section)]
+        return subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode
 
 
 def installed() -> bool:
@@ -77,8 +83,10 @@ def found(environment: dict[str, str]) -> str:
     """The first accelerator that works, by a probe in another process."""
     script = "import json; from vmmcache.probing import probe_all; print(json.dumps(probe_all()))"
     child = subprocess.run(
-        [sys.executable, "-c", script], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", script], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     )
+    if child.returncode:
+        sys.exit(f"the probe itself ended with status {child.returncode}; name a device with --device")
     report: dict[str, Any] = json.loads(child.stdout)
     for entry in report["drivers"]:
         print(f"{entry['name']}: {entry['reason'] or entry['status']}", flush=True)

@@ -201,6 +201,23 @@ def test_what_is_computed_on_views_is_what_is_computed_on_plain_memory(tensor: E
     del left, right
 
 
+def test_what_a_backup_brings_back_is_there_for_every_stream(tensor: ExtensibleTensor) -> None:
+    """T7. Bytes from the host may still be on their way when the library says that it has taken them."""
+    import torch
+
+    tensor.commit(32 * tensor.driver.granule)
+    view = tensor.segment_view(1, torch.int32)
+    torch.arange(view.numel(), dtype=torch.int32, out=view)
+    expected = view.clone()
+    side = torch.cuda.Stream(view.device)
+    for _ in range(3):
+        tensor.release_physical(backup=True)
+        tensor.restore()
+        with torch.cuda.stream(side):
+            assert torch.equal(view, expected)
+    del view
+
+
 def test_a_view_keeps_its_tensor_from_closing(driver: VmmDriver) -> None:
     """T8."""
     tensor = ExtensibleTensor(driver.granule, driver)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks import hardware
-from benchmarks.on_device import suites
+from benchmarks.on_device import children, main, suites
 from benchmarks.on_device.apart import Clock, run_apart
 from benchmarks.on_device.record import Context, NotRun, Section, check, record_of, run_section
 from benchmarks.on_device.sections import SECTIONS
@@ -78,10 +78,20 @@ def test_every_section_passed_except_those_that_need_torch(ran: tuple[str, dict[
     statuses = {each["name"]: each["status"] for each in record["sections"]}
     assert list(statuses) == list(SECTIONS)
     without = {name for name, status in statuses.items() if status == "not run"}
-    assert without == {"manager graphs", "bandwidth", "engine", "gpu tests"}
+    assert without == {"manager graphs", "bandwidth", "engine", "gpu tests", "expandable segments"}
     assert set(statuses.values()) == {"passed", "not run"}
     for name in without:
         assert "emulated" in section(record, name)["reason"]
+
+
+def test_the_record_says_what_the_machine_is(ran: tuple[str, dict[str, Any]]) -> None:
+    _, record = ran
+    assert record["complete"]
+    found = section(record, "machine")["results"]
+    assert len(found["sources, sha256"]) == 64
+    assert found["environment"]["VMMCACHE_DISABLE_DRIVERS"] == "hip"
+    assert "emulated" in found["torch"]
+    assert record["versions"]["cuda-bindings"] is None  # of the bindings there is the package here, and no metadata
 
 
 def test_the_record_has_what_the_device_reports(ran: tuple[str, dict[str, Any]]) -> None:
@@ -145,6 +155,13 @@ def test_the_record_has_a_manager_s_life_with_what_was_free(ran: tuple[str, dict
     assert "emulated" in life["transient peak"]
 
 
+def test_where_nothing_can_be_installed_the_record_is_made_with_python_as_it_is() -> None:
+    """``make hardware NOVENV=1`` makes no .venv, and asks no network."""
+    command = ["make", "--dry-run", "hardware", "NOVENV=1", "PYTHON=their-python", "HARDWARE_ARGS=--device cuda:0"]
+    planned = subprocess.run(command, cwd=hardware.ROOT, capture_output=True, text=True, check=True)
+    assert planned.stdout == "their-python benchmarks/hardware.py --device cuda:0\n"
+
+
 def test_what_stands_in_for_an_installation_is_what_an_installation_has(tmp_path: Path) -> None:
     hardware.describe(tmp_path)
     (distribution,) = Distribution.discover(path=[str(tmp_path)])
@@ -167,7 +184,9 @@ def test_a_section_that_fails_keeps_what_it_has_found() -> None:
 
     context = Context("host", None)
     failed = run_section("half", question, context)
-    assert (failed.status, failed.reason, failed.results) == ("failed", "CheckFailed: 2 is missing", {"found": 1})
+    assert (failed.status, failed.reason) == ("failed", "CheckFailed: 2 is missing")
+    assert failed.results["found"] == 1
+    assert "in question" in failed.results["traceback"][-5]
     fine = Section("fine", "passed", None, 0.0, {})
     assert not record_of(context, [fine, failed])["ok"]
     assert record_of(context, [fine, Section("x", "not run", "no torch", 0.0, {})])["ok"]
@@ -185,8 +204,28 @@ def test_errors_of_vmmcache_and_torch_are_findings_and_bugs_are_not() -> None:
         run_section("bug", bug, Context("host", None))
 
 
+def test_whoever_finds_a_record_that_was_cut_short_knows_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is written after every section."""
+    found: list[Any] = []
+
+    def asked(name: str, limit_s: float, context: Context, clock: Clock) -> Section:
+        found.append(json.loads(path.read_text("utf-8")) if path.exists() else None)
+        return Section(name, "passed", None, 0.0, {})
+
+    path = tmp_path / "a" / "record.json"
+    monkeypatch.setattr(main, "run_apart", asked)
+    assert main.everything(Context("host", None), 10.0, path, ["probe", "life", "handles"]) == 0
+    assert [(each["complete"], each["ok"]) for each in found[1:]] == [(False, False)] * 2
+    assert [each["status"] for each in found[2]["sections"]] == ["passed", "passed", "not run"]
+    assert json.loads(path.read_text("utf-8"))["ok"]
+    assert [each.name for each in path.parent.iterdir()] == ["record.json"]
+    assert capsys.readouterr().out.endswith(f"{path}\n")
+
+
 CRASH = "driver calls", "cuMemCreate:2:crash", 40.0, "its process was ended by SIGSEGV"
-HANG = "driver calls", "cuMemCreate:2:hang", 2.0, "its process had not ended after 2 s"
+HANG = "driver calls", "cuMemCreate:2:hang", 3.0, "its process had not ended after 3 s"
 NO_SECTION = "nonesuch", "", 40.0, "its process ended with status 2: .*invalid choice: 'nonesuch'"
 
 
@@ -200,7 +239,43 @@ def test_a_section_whose_process_does_not_end_well_is_a_failed_one(
     failed = run_apart(name, limit_s, Context("cuda:0", "cuda-13"), Clock(60.0))
     assert failed.status == "failed"
     assert re.match(reason, str(failed.reason))
+    if faults.endswith("hang"):
+        # Where it was is seen, also where no Python runs any more.
+        assert any("_driver.py" in line and "_memory" in line for line in failed.results["messages"])
     assert not record_of(Context("cuda:0", "cuda-13"), [failed])["ok"]
+
+
+def test_a_section_that_takes_too_long_tells_what_it_has_found_and_where_it_was(tmp_path: Path) -> None:
+    script = """
+import sys, time
+from pathlib import Path
+from benchmarks.on_device import main
+from benchmarks.on_device.record import Context
+from benchmarks.on_device.sections import Question
+def ask(context, results):
+    results["found"] = 1
+    time.sleep(60)
+main.SECTIONS["probe"] = Question(ask)
+main.one("probe", Context("host", None, time.monotonic() + 0.8), Path(sys.argv[1]))
+"""
+    ended = children.run([sys.executable, "-c", script, tmp_path / "section.json"], 20.0)
+    assert ended.trouble == "ended with status 1"
+    late = Section(**json.loads((tmp_path / "section.json").read_text("utf-8")))
+    assert (late.status, late.reason) == ("failed", "TimeOver: it takes longer than it may")
+    assert ended.messages[-1].endswith(late.reason or "")
+    assert late.results["found"] == 1
+    assert any("in ask" in line for line in late.results["traceback"])
+
+
+def test_of_a_program_that_is_stopped_there_is_what_it_said(tmp_path: Path) -> None:
+    script = "import sys, time; print('said', flush=True); print('more', file=sys.stderr, flush=True); time.sleep(60)"
+    ended = children.run([sys.executable, "-c", script], 1.5, apart=True)
+    assert (ended.trouble, ended.messages) == ("had not ended after 2 s", ["said", "more"])
+    assert children.run([sys.executable, "-c", "import os; os.abort()"], 20.0).trouble == "was ended by SIGABRT"
+    assert children.run([sys.executable, "-c", "import os; print(os.environ['A'])"], 20.0, {"A": "b"})[:2] == (
+        None,
+        "b\n",
+    )
 
 
 def test_when_the_time_for_all_is_over_the_rest_is_not_run() -> None:

@@ -76,10 +76,10 @@ def test_any_sequence_of_pieces_is_what_it_does_to_plain_bytes(data: st.DataObje
 def test_the_device_is_waited_for_before_and_where_it_was_given_work_after(
     tensor: ExtensibleTensor, driver: RecordingDriver
 ) -> None:
-    """What is read is what kernels before have written, and kernels after see what was copied."""
+    """What is read is what kernels before have written, and whoever comes after sees what was written and copied."""
     operations: list[tuple[Callable[[], object], list[str]]] = [
         (lambda: tensor.read([(0, 0, 1), (1, 0, 1)]), ["synchronise", "read", "read"]),
-        (lambda: tensor.write([(0, 0, b"a")]), ["synchronise", "write"]),
+        (lambda: tensor.write([(0, 0, b"a")]), ["synchronise", "write", "synchronise"]),
         (lambda: tensor.copy([(0, 0, 8, 4), (1, 0, 8, 4)]), ["synchronise", "copy", "copy", "synchronise"]),
     ]
     for operation, verbs in operations:

@@ -16,9 +16,9 @@ import itertools
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, TypeVar
 
 from vmmcache.errors import AlignmentError, ConfigError, DriverError, DriverUnavailable, OutOfDeviceMemory, StateError
 from vmmcache.handles import Allocation, Granularity, HandleType, Held, Mapping, MemoryInfo, Reservation
@@ -30,6 +30,7 @@ __all__ = ["Allocation", "Granularity", "HandleType", "Held", "Mapping", "Memory
 GRANULE_FLOOR: Final = 2 * MIB
 """ROCm reports a granularity of 4 KiB; a handle (and on some versions a file descriptor) per 4 KiB does not scale."""
 
+T = TypeVar("T")
 _allocation_ids = itertools.count(1)
 _NO_CONTEXT: Final = nullcontext()
 
@@ -71,6 +72,9 @@ class VmmDriver(ABC):
         granularity = self.granularity()
         self.granule: Final = align_up(max(granularity.minimum, GRANULE_FLOOR), granularity.minimum)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.device}>"
+
     # What the device is ---------------------------------------------------------------------------------------------
 
     @property
@@ -104,10 +108,10 @@ class VmmDriver(ABC):
             return Held(reservations, mappings, len(self.__allocations))
 
     def current(self) -> AbstractContextManager[object]:
-        """Make the device current in this thread for the calls inside, and leave the thread as it was.
+        """Make the device current in this thread for the calls inside, and leave the thread as it was (D7).
 
-        An operation of several calls enters it once. Verbs work without it, each for itself; entering it again inside
-        costs nothing. Drivers whose calls need no context have nothing to do.
+        Verbs enter it, each for itself, before they call the vendor. An operation of several enters it once, and then
+        entering it again inside costs nothing. Drivers whose calls need no context have nothing to do.
         """
         return _NO_CONTEXT
 
@@ -130,8 +134,8 @@ class VmmDriver(ABC):
             The vendor refused, for example because the address space is too small.
         """
         self.check_process("reserve")
-        self.__check_size("nbytes", nbytes)
-        with self.__lock:
+        nbytes = self.__size(nbytes)
+        with self.__lock, self.current():
             address = self._reserve(nbytes) if at is None else self._reserve_at(at, nbytes)
             self.__places.reserve(address, nbytes)
         return Reservation(Address(address), Bytes(nbytes))
@@ -141,7 +145,8 @@ class VmmDriver(ABC):
         self.check_process("free")
         with self.__lock:
             self.__places.check_free(reservation.address, reservation.nbytes)
-            self._free(reservation.address, reservation.nbytes)
+            with self.current():
+                self._free(reservation.address, reservation.nbytes)
             self.__places.free(reservation.address)
 
     # Memory ---------------------------------------------------------------------------------------------------------
@@ -158,13 +163,9 @@ class VmmDriver(ABC):
             repeated once.
         """
         self.check_process("create")
-        self.__check_size("nbytes", nbytes)
-        try:
-            allocation = self._create(nbytes)
-        except OutOfDeviceMemory:
-            if not self._reclaim():
-                raise
-            allocation = self._create(nbytes)
+        nbytes = self.__size(nbytes)
+        with self.current():
+            allocation = self._trying_twice(lambda: self._create(nbytes))
         self.__allocations[allocation.id] = allocation
         return allocation
 
@@ -173,7 +174,8 @@ class VmmDriver(ABC):
         self.check_process("release")
         with self.__lock:
             self.__check_live("release", allocation)
-            self._release(allocation.handle)
+            with self.current():
+                self._release(allocation.handle)
             del self.__allocations[allocation.id]
 
     # Addresses and memory together ----------------------------------------------------------------------------------
@@ -202,7 +204,8 @@ class VmmDriver(ABC):
         with self.__lock:
             self.__check_live("map", allocation)
             self.__places.check_map(reservation.address + offset, allocation.nbytes)
-            self._map(reservation.address + offset, allocation.nbytes, allocation.handle)
+            with self.current():
+                self._map(reservation.address + offset, allocation.nbytes, allocation.handle)
             self.__places.map(reservation.address + offset, allocation.nbytes)
         return Mapping(reservation, Bytes(offset), allocation)
 
@@ -227,10 +230,11 @@ class VmmDriver(ABC):
         address, nbytes = run[0].address, sum(mapping.nbytes for mapping in run)
         with self.__lock:
             starts = self.__places.check_run(address, nbytes)
-            if writable:
-                self._grant(address, nbytes)
-            else:
-                self._grant_reading(address, nbytes)
+            with self.current():
+                if writable:
+                    self._grant(address, nbytes)
+                else:
+                    self._grant_reading(address, nbytes)
             self.__places.grant(starts, writable)
 
     def unmap(self, mapping: Mapping) -> None:
@@ -238,7 +242,8 @@ class VmmDriver(ABC):
         self.check_process("unmap")
         with self.__lock:
             self.__places.check_unmap(mapping.address, mapping.nbytes)
-            self._unmap(mapping.address, mapping.nbytes)
+            with self.current():
+                self._unmap(mapping.address, mapping.nbytes)
             self.__places.unmap(mapping.address)
 
     # Contents -------------------------------------------------------------------------------------------------------
@@ -246,26 +251,33 @@ class VmmDriver(ABC):
     def zero(self, address: int, nbytes: int) -> None:
         """Set granted bytes to zero; done at the latest when `synchronise` returns."""
         if self.__check_access("zero", address, nbytes, writing=True):
-            self._zero(address, nbytes)
+            with self.current():
+                self._zero(address, nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy between granted ranges of the device; done at the latest when `synchronise` returns."""
         if self.__check_access("copy", target, nbytes, writing=True) and self.__check_access("copy", source, nbytes):
-            self._copy(target, source, nbytes)
+            with self.current():
+                self._copy(target, source, nbytes)
 
     def read(self, address: int, nbytes: int) -> bytearray:
         """Copy granted bytes to host memory; returns when they are there."""
-        return self._read(address, nbytes) if self.__check_access("read", address, nbytes) else bytearray()
+        if not self.__check_access("read", address, nbytes):
+            return bytearray()
+        with self.current():
+            return self._read(address, nbytes)
 
     def write(self, address: int, data: bytes | bytearray) -> None:
         """Copy host bytes to granted memory; returns when `data` may be changed."""
         if self.__check_access("write", address, len(data), writing=True):
-            self._write(address, data)
+            with self.current():
+                self._write(address, data)
 
     def synchronise(self) -> None:
         """Wait until the device has done everything that was asked of it."""
         self.check_process("synchronise")
-        self._synchronise()
+        with self.current():
+            self._synchronise()
 
     # Sharing --------------------------------------------------------------------------------------------------------
 
@@ -288,13 +300,15 @@ class VmmDriver(ABC):
                 call="export_handle",
             )
         self.__check_live("export_handle", allocation)
-        return self._export(allocation.handle, kind)
+        with self.current():
+            return self._export(allocation.handle, kind)
 
     def import_handle(self, shared: int | bytes, kind: HandleType, nbytes: int) -> Allocation:
         """Import what another process exported, of exactly `nbytes`. The handle given stays the caller's."""
         self.check_process("import_handle")
-        self.__check_size("nbytes", nbytes)
-        allocation = self._import(shared, kind, nbytes)
+        nbytes = self.__size(nbytes)
+        with self.current():
+            allocation = self._import(shared, kind, nbytes)
         self.__allocations[allocation.id] = allocation
         return allocation
 
@@ -307,9 +321,10 @@ class VmmDriver(ABC):
             The platform has no dma-buf of such memory.
         """
         self.__check_access("export_dmabuf", address, nbytes)
-        return self._dmabuf(address, nbytes)
+        with self.current():
+            return self._dmabuf(address, nbytes)
 
-    # For vendors ----------------------------------------------------------------------------------------------------
+    # For vendors: called with the device current (`current`) -------------------------------------------------------
 
     @abstractmethod
     def _reserve(self, nbytes: int) -> int: ...
@@ -355,6 +370,15 @@ class VmmDriver(ABC):
         """Give back idle device memory that this process can spare; True where a second try is worth it."""
         return False
 
+    def _trying_twice(self, create: Callable[[], T]) -> T:
+        """What `create` gives; where memory is out, once more after `_reclaim` (D6)."""
+        try:
+            return create()
+        except OutOfDeviceMemory:
+            if not self._reclaim():
+                raise
+        return create()
+
     @staticmethod
     def _new_allocation_id() -> int:
         return next(_allocation_ids)
@@ -390,7 +414,8 @@ class VmmDriver(ABC):
             self.__places.check_access(verb, address, nbytes, writing=writing)
         return True
 
-    def __check_size(self, field: str, nbytes: int) -> None:
-        as_count(field, nbytes, minimum=1, maximum=ADDRESSES)
-        if nbytes % self.granule:
-            raise AlignmentError(f"{self.name}: {field} {nbytes} is no multiple of the granule {self.granule}")
+    def __size(self, nbytes: object) -> int:
+        count = as_count("nbytes", nbytes, minimum=1, maximum=ADDRESSES)
+        if count % self.granule:
+            raise AlignmentError(f"{self.name}: nbytes {count} is no multiple of the granule {self.granule}")
+        return count

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from typing import Any, Final
 
-from benchmarks.on_device.apart import ROOT
+from benchmarks.on_device.children import run
 from benchmarks.on_device.record import CheckFailed, Context, check
 from benchmarks.on_device.with_torch import torch_for
 
@@ -23,23 +22,19 @@ def engine(context: Context, results: dict[str, Any]) -> None:
     torch_for(context)
     for mode, arguments in WAYS.items():
         start = time.perf_counter()
-        child = subprocess.run(
+        child = run(
             [
                 *(sys.executable, "examples/engine.py", "--device", context.device),
                 *("--requests", str(REQUESTS), "--json", *arguments),
             ],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
+            context.left,
         )
         seconds = time.perf_counter() - start
         try:
             said: dict[str, Any] = json.loads(child.stdout)
         except json.JSONDecodeError:
-            results["messages"] = (child.stdout + child.stderr).splitlines()[-40:]
-            raise CheckFailed(f"{mode}: it ended with status {child.returncode}") from None
+            results["messages"] = child.messages
+            raise CheckFailed(f"{mode}: it {child.trouble or 'said no JSON'}") from None
         check("error" not in said, f"{mode}: {said.get('error')}")
         report = said["report"]
         results[mode] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from benchmarks.on_device.apart import ROOT
+from benchmarks.on_device.children import ROOT
 from benchmarks.on_device.record import CheckFailed, Context, NotRun, check
 from vmmcache import DriverUnavailable, ExtensibleTensor, LeaseError, TensorServer, open_driver
 from vmmcache.memory.exports import ExportedMemory

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from benchmarks.on_device.record import Context, NotRun, check
-from benchmarks.on_device.with_torch import torch_for
+from benchmarks.on_device.with_torch import on_device, torch_for
 from vmmcache import KVCacheManager, MemoryBudget, VmmDriver, open_driver
 from vmmcache.cache.warmup import WarmupLog
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, Request
@@ -22,6 +22,7 @@ LAYOUT: Final = CacheLayout(16, [Attention([Buffer("key", 32 * KIB), Buffer("val
 LONGEST: Final = 256
 WARM: Final = 16
 """Slots that warm-up addresses."""
+REPLAYS: Final = 30
 TOUCHED: Final = 8
 """Slots that graphs write."""
 EMULATED_SHARE: Final = 0.125
@@ -160,7 +161,7 @@ def graphs(context: Context, results: dict[str, Any]) -> None:
         with manager.warm_up() as warm:
             graph = _captured(torch, first[:TOUCHED])
             _log(warm)
-        results["replayed after"] = []
+        results |= {"replayed after": [], "replay, us": {"warm-up": _microseconds(torch, graph)}}
         del first
         manager.finalize()
         _replay(torch, graph, manager, address, "finalize", results)
@@ -205,3 +206,9 @@ def _replay(
     check(view[:TOUCHED].unique().tolist() == [2], f"after {after} the graph has not written what it should")
     check(not view[TOUCHED:].any().item(), f"after {after} the graph has written where it should not")
     results["replayed after"].append(after)
+    results["replay, us"][after] = _microseconds(torch, graph)
+
+
+def _microseconds(torch: ModuleType, graph: Any) -> float:
+    """Of one replay on the device, at best: addresses that stay should not get slower either."""
+    return min(on_device(torch, graph.replay) for _ in range(REPLAYS)) * 1e6

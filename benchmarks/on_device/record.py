@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import platform
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from vmmcache.errors import VmmCacheError
 
-__all__ = ["CheckFailed", "Context", "NotRun", "Section", "check", "record_of", "run_section"]
+__all__ = ["CheckFailed", "Context", "NotRun", "Section", "check", "record_of", "run_section", "write"]
 
 SCHEMA: Final = 1
+PACKAGES: Final = ("vmmcache", "torch", "numpy", "cuda-bindings", "hip-python", "pytest", "hypothesis", "pluggy")
+SPARE_S: Final = 6.0
+"""Seconds that a section keeps for saying what it has found, of those that it was given."""
 
 
 class CheckFailed(RuntimeError):
@@ -28,15 +35,22 @@ class NotRun(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Which device, and whether it is an emulated one."""
+    """Which device, whether it is an emulated one, and until when there is time."""
 
     device: str
     emulated: str | None
     """Name of the emulated profile."""
+    ends: float = math.inf
+    """On the monotonic clock."""
 
     def sized(self, nbytes: int) -> int:
         """Bytes to work with: fewer where the memory is the processor's."""
         return nbytes if self.emulated is None else max(1 << 21, nbytes >> 5)
+
+    @property
+    def left(self) -> float:
+        """Seconds that a program may run which is started now; the rest is for telling what it said."""
+        return max(1.0, min(self.ends - time.monotonic() - SPARE_S, 3600.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +71,14 @@ def check(condition: bool, what: str) -> None:
         raise CheckFailed(what)
 
 
-def run_section(name: str, question: Callable[[Context, dict[str, Any]], None], context: Context) -> Section:
-    """Ask. What the question has put into its results until it fails is kept."""
-    results: dict[str, Any] = {}
+def run_section(
+    name: str,
+    question: Callable[[Context, dict[str, Any]], None],
+    context: Context,
+    results: dict[str, Any] | None = None,
+) -> Section:
+    """Ask. What the question has put into its results until it fails is kept, and where it failed."""
+    results = {} if results is None else results
     start = time.perf_counter()
     status: Literal["passed", "failed", "not run"] = "passed"
     reason = None
@@ -70,26 +89,34 @@ def run_section(name: str, question: Callable[[Context, dict[str, Any]], None], 
     except (VmmCacheError, RuntimeError) as error:
         # torch raises RuntimeError for all that goes wrong on a device.
         status, reason = "failed", f"{type(error).__name__}: {error}"
+        results["traceback"] = traceback.format_exc().splitlines()
     return Section(name, status, reason, round(time.perf_counter() - start, 3), results)
 
 
-def record_of(context: Context, sections: Sequence[Section]) -> dict[str, Any]:
-    """The JSON object."""
+def record_of(context: Context, sections: Sequence[Section], waiting: Sequence[str] = ()) -> dict[str, Any]:
+    """The JSON object. Sections that are `waiting` are in it as well: whoever finds it knows what is missing."""
+    asked = [*sections, *(Section(name, "not run", "it was not reached", 0.0, {}) for name in waiting)]
     return {
         "schema": SCHEMA,
         "title": "vmmcache on a device",
         "emulated": context.emulated,
         "device": context.device,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in ("vmmcache", "torch", "cuda-bindings", "hip-python")},
-        },
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "platform": platform.platform(),
         "cpus": len(os.sched_getaffinity(0)),
-        "ok": all(section.status != "failed" for section in sections),
-        "sections": [asdict(section) for section in sections],
+        "complete": not waiting,
+        "ok": not waiting and all(section.status != "failed" for section in sections),
+        "sections": [asdict(section) for section in asked],
     }
+
+
+def write(path: Path, value: object) -> None:
+    """Write JSON, whole or not at all: whoever is stopped meanwhile leaves what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
+    beside.replace(path)
 
 
 def _version(name: str) -> str | None:

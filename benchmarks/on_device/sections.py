@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from benchmarks.on_device import driver_calls, engine, handing_on, managed, suites, with_torch
+from benchmarks.on_device import driver_calls, engine, expandable, handing_on, machine, managed, suites, with_torch
 from benchmarks.on_device.record import Context
 
 __all__ = ["ALL_S", "SECTIONS", "Question"]
 
-ALL_S: Final = 285.0
+ALL_S: Final = 270.0
 """For all sections together: a machine with a device is often had for minutes."""
 
 
@@ -21,18 +21,21 @@ class Question(NamedTuple):
     limit_s: float = 40.0
 
 
+# What is promised comes first, then how fast it is: where the time is over, figures are missing.
 SECTIONS: Final[dict[str, Question]] = {
-    "probe": Question(suites.probed),
+    "machine": Question(machine.machine, 100.0),
+    "probe": Question(suites.probed, 70.0),
     "selftest": Question(suites.selftest, 90.0),
-    "driver calls": Question(driver_calls.calls),
-    "life": Question(driver_calls.life),
     "memory returns": Question(driver_calls.memory_returns),
     "out of memory": Question(driver_calls.out_of_memory),
     "handles": Question(handing_on.handles),
     "sharing": Question(handing_on.sharing),
-    "manager": Question(managed.life, 60.0),
-    "manager graphs": Question(managed.graphs, 60.0),
-    "bandwidth": Question(with_torch.bandwidth),
-    "engine": Question(engine.engine, 90.0),
     "gpu tests": Question(suites.gpu_tests, 90.0),
+    "manager graphs": Question(managed.graphs, 60.0),
+    "manager": Question(managed.life, 60.0),
+    "engine": Question(engine.engine, 90.0),
+    "driver calls": Question(driver_calls.calls),
+    "life": Question(driver_calls.life),
+    "bandwidth": Question(with_torch.bandwidth),
+    "expandable segments": Question(expandable.expandable),
 }

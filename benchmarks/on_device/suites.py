@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.on_device.children import ROOT, run
 from benchmarks.on_device.record import Context, NotRun, check
 from benchmarks.on_device.with_torch import torch_for
 from vmmcache.probing import probe
 
 __all__ = ["gpu_tests", "probed", "selftest"]
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
+PYTEST: Final = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""Whatever else is installed there has no say in what a test does."""
 MARK: Final = "pytest.mark.gpu"
 
 
@@ -31,14 +32,8 @@ def probed(context: Context, results: dict[str, Any]) -> None:
 
 def selftest(context: Context, results: dict[str, Any]) -> None:
     """The shipped conformance suite."""
-    child = subprocess.run(
-        [sys.executable, "-P", "-m", "vmmcache.testing.selftest", context.device],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    events = [json.loads(line) for line in child.stdout.splitlines()]
+    child = run([sys.executable, "-P", "-m", "vmmcache.testing.selftest", context.device], context.left, PYTEST)
+    events = [json.loads(line) for line in child.stdout.splitlines(keepends=True) if line.endswith("}\n")]
     ended = [event for event in events if event["event"] == "end"]
     outcomes = [event["outcome"] for event in ended]
     results["outcomes"] = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
@@ -49,10 +44,11 @@ def selftest(context: Context, results: dict[str, Any]) -> None:
     started = [event["name"] for event in events if event["event"] == "start"]
     if started and started[-1] not in {event["name"] for event in ended}:
         results["died_in"] = started[-1]
-    if child.returncode:
-        results["messages"] = child.stderr.splitlines()[-40:]
-    check(child.returncode == 0 and "passed" in outcomes, f"the suite ended with status {child.returncode}")
+    if child.trouble is not None:
+        results["messages"] = child.stderr.splitlines()[-60:]
+    check("passed" in outcomes, f"the suite {child.trouble or 'said nothing'}")
     check(set(outcomes) <= {"passed", "skipped"}, f"outcomes {results['outcomes']}")
+    check(child.trouble is None, f"the suite {child.trouble}")
 
 
 def gpu_tests(context: Context, results: dict[str, Any]) -> None:
@@ -62,27 +58,26 @@ def gpu_tests(context: Context, results: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         # Not by pyproject.toml: it asks for plug-ins of pytest that only a development environment has.
-        child = subprocess.run(
+        child = run(
             [
-                *(sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-c", os.devnull, "--rootdir", str(ROOT)),
+                *(sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-c", os.devnull, "--rootdir", str(ROOT)),
                 *("--import-mode=importlib", "-p", "no:cacheprovider", "-o", "markers=gpu: needs a GPU"),
                 *("-o", f"pythonpath={shlex.join([str(ROOT), str(ROOT / 'examples')])}"),
+                *("-o", f"faulthandler_timeout={context.left / 2:.0f}"),
                 *(f"--junitxml={report}", *files),
             ],
-            env={**os.environ, "VMMCACHE_GPU": context.device},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
+            context.left,
+            {**PYTEST, "VMMCACHE_GPU": context.device},
         )
-        if child.returncode:
-            results["messages"] = (child.stdout + child.stderr).splitlines()[-40:]
-        check(report.exists(), f"pytest ended with status {child.returncode}")
+        if child.trouble is not None:
+            results["messages"] = child.messages
+        check(report.exists(), f"pytest {child.trouble}")
         cases = list(ElementTree.parse(report).getroot().iter("testcase"))
     results["tests"] = [_result(case) for case in cases]
     outcomes = [test["outcome"] for test in results["tests"]]
     results["outcomes"] = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
-    check(set(outcomes) <= {"passed", "skipped"} and child.returncode == 0, f"outcomes {results['outcomes']}")
+    check(set(outcomes) <= {"passed", "skipped"}, f"outcomes {results['outcomes']}")
+    check(child.trouble is None, f"pytest {child.trouble}")
     if "passed" not in outcomes:
         raise NotRun(str(next((test["message"] for test in results["tests"]), "there are no tests")))
 

@@ -175,7 +175,18 @@ class CudaDriver(VmmDriver):
         self._api.call("cuMemSetAccess", address, nbytes, self._access, 1)
 
     def _grant_reading(self, address: int, nbytes: int) -> None:
-        self._api.call("cuMemSetAccess", address, nbytes, self._reading, 1)
+        try:
+            self._api.call("cuMemSetAccess", address, nbytes, self._reading, 1)
+        except DriverError as error:
+            if error.code not in (Code.INVALID_VALUE, Code.NOT_SUPPORTED):
+                raise
+            # The range is one that could be granted, or it would not have come this far: it is the access.
+            raise DriverUnavailable(
+                f"the device grants no access for reading only ({error.name}, {error.code})",
+                cure="Let the importer write as well (writable=True), or copy what it shall not change",
+                driver="cuda",
+                call=error.call,
+            ) from error
 
     def _unmap(self, address: int, nbytes: int) -> None:
         self._api.call("cuMemUnmap", address, nbytes)
@@ -183,30 +194,25 @@ class CudaDriver(VmmDriver):
     # Contents -------------------------------------------------------------------------------------------------------
 
     def _zero(self, address: int, nbytes: int) -> None:
-        with self._context:
-            self._api.call("cuMemsetD8", address, 0, nbytes)
+        self._api.call("cuMemsetD8", address, 0, nbytes)
 
     def _copy(self, target: int, source: int, nbytes: int) -> None:
-        with self._context:
-            self._api.call("cuMemcpyDtoD", target, source, nbytes)
+        self._api.call("cuMemcpyDtoD", target, source, nbytes)
 
     def _read(self, address: int, nbytes: int) -> bytearray:
         data = bytearray(nbytes)
-        with self._context:
-            self._api.call("cuMemcpyDtoH", data, address, nbytes)
+        self._api.call("cuMemcpyDtoH", data, address, nbytes)
         return data
 
     def _write(self, address: int, data: bytes | bytearray) -> None:
-        with self._context:
-            self._api.call("cuMemcpyHtoD", address, data, len(data))
+        self._api.call("cuMemcpyHtoD", address, data, len(data))
 
     def _synchronise(self) -> None:
-        with self._context:
-            if not self.streams:
-                self._api.call("cuCtxSynchronize")
-            # The null stream as well: what is zeroed and copied here goes there.
-            for stream in (0, *self.streams) if self.streams else ():
-                self._api.call("cuStreamSynchronize", stream)
+        if not self.streams:
+            self._api.call("cuCtxSynchronize")
+        # The null stream as well: what is zeroed and copied here goes there.
+        for stream in (0, *self.streams) if self.streams else ():
+            self._api.call("cuStreamSynchronize", stream)
 
     # Sharing --------------------------------------------------------------------------------------------------------
 
@@ -220,21 +226,30 @@ class CudaDriver(VmmDriver):
 
     def _dmabuf(self, address: int, nbytes: int) -> int:
         kind = self._api.names.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
-        with self._context:
-            if not self._attribute("CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED"):
-                raise DriverUnavailable(
-                    "the device says that it has no dma-buf",
-                    cure="Install NVIDIA's open kernel modules, or let the connector use nvidia-peermem",
-                    driver="cuda",
-                    call="cuMemGetHandleForAddressRange",
-                )
-            try:
-                return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, _PCIE))
-            except DriverError as error:
-                if error.code not in (Code.INVALID_VALUE, Code.NOT_SUPPORTED):
-                    raise
-                # Older drivers do not know the flag, and some platforms refuse it (quirk dmabuf_no_pcie).
-                return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, 0))
+        if not self._attribute("CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED"):
+            raise DriverUnavailable(
+                "the device says that it has no dma-buf",
+                cure="Install NVIDIA's open kernel modules, or let the connector use nvidia-peermem",
+                driver="cuda",
+                call="cuMemGetHandleForAddressRange",
+            )
+        try:
+            return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, _PCIE))
+        except DriverError as error:
+            if error.code not in (Code.INVALID_VALUE, Code.NOT_SUPPORTED):
+                raise
+            # Older drivers do not know the flag, and some platforms refuse it (quirk dmabuf_no_pcie).
+        try:
+            return int(self._api.call("cuMemGetHandleForAddressRange", address, nbytes, kind, 0))
+        except DriverError as error:
+            if error.code != Code.NOT_SUPPORTED:
+                raise
+            raise DriverUnavailable(
+                f"the device says that it has dma-buf, and exports none ({error.name}, {error.code})",
+                cure="Let the connector use nvidia-peermem; in a virtual machine, ask whoever passes the GPU through",
+                driver="cuda",
+                call=error.call,
+            ) from error
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -258,9 +273,10 @@ class CudaDriver(VmmDriver):
         self._use(properties, index)
         api, kind = self._api, self._api.names.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
         nbytes = self._granularity(api.names.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM)
-        address = api.call("cuMemAddressReserve", nbytes, 0, 0, 0)
+        # Aligned, because the header promises no more than a host page without, and cuMemMap wants the granularity.
+        address = api.call("cuMemAddressReserve", nbytes, nbytes, 0, 0)
         try:
-            handle = self._memory(nbytes)
+            handle = self._trying_twice(lambda: self._memory(nbytes))
             try:
                 api.call("cuMemMap", address, nbytes, 0, handle, 0)
                 try:
@@ -268,8 +284,8 @@ class CudaDriver(VmmDriver):
                     capable = bool(api.call("cuPointerGetAttribute", kind, address))
                 finally:
                     self._give_back("cuMemUnmap", address, nbytes)
-                if properties.handle_type == "posix_fd":
-                    os.close(api.call("cuMemExportToShareableHandle", handle, self._handle_type("posix_fd"), 0))
+                if properties.handle_type is not None:
+                    self._try_handle(handle, properties.handle_type)
             finally:
                 self._give_back("cuMemRelease", handle)
         finally:
@@ -281,6 +297,15 @@ class CudaDriver(VmmDriver):
                 call="cuPointerGetAttribute",
             )
         return capable
+
+    def _try_handle(self, handle: int, kind: HandleType) -> None:
+        shared = self._export(handle, kind)
+        try:
+            again = int(self._api.call("cuMemImportFromShareableHandle", shared, self._handle_type(kind)))
+        finally:
+            if isinstance(shared, int):
+                os.close(shared)
+        self._give_back("cuMemRelease", again)
 
     def _give_back(self, call: str, *arguments: Any) -> None:
         """What a trial took. Once more where it is refused, because nobody is left who could try it later."""

@@ -124,7 +124,8 @@ def _no(reason: str, cure: str, call: str) -> DriverUnavailable:
     return DriverUnavailable(reason, cure=cure, driver="cuda", call=call)
 
 
-def _no_device_cure() -> str:
-    if not Path("/dev/nvidiactl").exists():
+def _no_device_cure(devices: Path = Path("/dev")) -> str:
+    # Under WSL2 it is dxg, on a Jetson nvmap.
+    if not any((devices / name).exists() for name in ("nvidiactl", "dxg", "nvmap")):
         return "No device node /dev/nvidia* is here: pass the GPU into the container, or load the kernel module"
     return "Check nvidia-smi and CUDA_VISIBLE_DEVICES"

@@ -174,8 +174,7 @@ class HipDriver(VmmDriver):
 
     def _memory(self, nbytes: int, missing_fds: int = 0) -> int:
         try:
-            with self._current:
-                return int(self._api.call("hipMemCreate", nbytes, self._prop, 0))
+            return int(self._api.call("hipMemCreate", nbytes, self._prop, 0))
         except DriverError as error:
             if error.code == Code.OUT_OF_MEMORY:
                 self._out_of_memory(nbytes, error, missing_fds)
@@ -227,8 +226,7 @@ class HipDriver(VmmDriver):
     # Contents -------------------------------------------------------------------------------------------------------
 
     def _zero(self, address: int, nbytes: int) -> None:
-        with self._current:
-            self._api.call("hipMemsetD8", address, 0, nbytes)
+        self._api.call("hipMemsetD8", address, 0, nbytes)
 
     def _copy(self, target: int, source: int, nbytes: int) -> None:
         self._memcpy(target, source, nbytes, "DeviceToDevice")
@@ -242,12 +240,11 @@ class HipDriver(VmmDriver):
         self._memcpy(address, data, len(data), "HostToDevice")
 
     def _synchronise(self) -> None:
-        with self._current:
-            if not self.streams:
-                self._api.call("hipDeviceSynchronize")
-            # The null stream as well: what is zeroed and copied here goes there.
-            for stream in (0, *self.streams) if self.streams else ():
-                self._api.call("hipStreamSynchronize", stream)
+        if not self.streams:
+            self._api.call("hipDeviceSynchronize")
+        # The null stream as well: what is zeroed and copied here goes there.
+        for stream in (0, *self.streams) if self.streams else ():
+            self._api.call("hipStreamSynchronize", stream)
 
     # Sharing --------------------------------------------------------------------------------------------------------
 
@@ -257,23 +254,23 @@ class HipDriver(VmmDriver):
         return bytes(shared) if isinstance(shared, ctypes.Array) else shared.value
 
     def _import(self, shared: int | bytes, kind: HandleType, nbytes: int) -> Allocation:
+        return self._allocation(self._import_handle(shared, kind), nbytes)
+
+    def _import_handle(self, shared: int | bytes, kind: HandleType) -> int:
         if isinstance(shared, bytes):
             buffer: Any = (ctypes.c_ubyte * len(shared)).from_buffer_copy(shared)
             given = ctypes.addressof(buffer)
         else:
             buffer = ctypes.c_int(shared)
             given = ctypes.addressof(buffer) if "import_by_pointer" in self._quirks else shared
-        with self._current:
-            handle = int(self._api.call("hipMemImportFromShareableHandle", given, self._handle_type(kind)))
-        return self._allocation(handle, nbytes)
+        return int(self._api.call("hipMemImportFromShareableHandle", given, self._handle_type(kind)))
 
     def _dmabuf(self, address: int, nbytes: int) -> int:
         if not self._attribute("hipDeviceAttributeDmaBufSupported"):
             raise self._cannot("hipMemGetHandleForAddressRange", "the device says that it has no dma-buf")
         fd = ctypes.c_int(-1)
         kind = self._api.names.hipMemRangeHandleType.hipMemRangeHandleTypeDmaBufFd
-        with self._current:
-            self._api.call("hipMemGetHandleForAddressRange", ctypes.addressof(fd), address, nbytes, kind, 0)
+        self._api.call("hipMemGetHandleForAddressRange", ctypes.addressof(fd), address, nbytes, kind, 0)
         return fd.value
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -298,7 +295,7 @@ class HipDriver(VmmDriver):
         minimum = self._granularity(api.names.hipMemAllocationGranularity_flags.hipMemAllocationGranularityMinimum)
         address = api.call("hipMemAddressReserve", minimum, 0, 0, 0)
         try:
-            handle = self._memory(minimum)
+            handle = self._trying_twice(lambda: self._memory(minimum))
             try:
                 api.call("hipMemMap", address, minimum, 0, handle, 0)
                 try:
@@ -306,14 +303,22 @@ class HipDriver(VmmDriver):
                     capable = self._reachable(int(address)) if properties.rdma else None
                 finally:
                     self._give_back("hipMemUnmap", address, minimum)
-                if properties.handle_type == "posix_fd":
-                    shared = self._export(handle, "posix_fd")
-                    os.close(int(shared))
+                if properties.handle_type is not None:
+                    self._try_handle(handle, properties.handle_type)
             finally:
                 self._give_back("hipMemRelease", handle)
         finally:
             self._give_back("hipMemAddressFree", address, minimum)
         return capable
+
+    def _try_handle(self, handle: int, kind: HandleType) -> None:
+        shared = self._export(handle, kind)
+        try:
+            again = self._import_handle(shared, kind)
+        finally:
+            if isinstance(shared, int):
+                os.close(shared)
+        self._give_back("hipMemRelease", again)
 
     def _reachable(self, address: int) -> bool:
         answer = ctypes.c_int(0)
@@ -341,8 +346,7 @@ class HipDriver(VmmDriver):
         return self._api.names.hipMemAllocationHandleType({"posix_fd": 1, "fabric": 8}[kind])
 
     def _memcpy(self, target: Any, source: Any, nbytes: int, kind: str) -> None:
-        with self._current:
-            self._api.call("hipMemcpy", target, source, nbytes, self._api.names.hipMemcpyKind[f"hipMemcpy{kind}"])
+        self._api.call("hipMemcpy", target, source, nbytes, self._api.names.hipMemcpyKind[f"hipMemcpy{kind}"])
 
     def _allocation(self, handle: int, nbytes: int) -> Allocation:
         return Allocation(

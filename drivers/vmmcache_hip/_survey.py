@@ -116,7 +116,7 @@ def _no(reason: str, cure: str, call: str) -> DriverUnavailable:
     return DriverUnavailable(reason, cure=cure, driver="hip", call=call)
 
 
-def _no_device_cure() -> str:
-    if not Path("/dev/kfd").exists():
+def _no_device_cure(devices: Path = Path("/dev")) -> str:
+    if not any((devices / name).exists() for name in ("kfd", "dxg")):  # under WSL2 it is dxg
         return "No device node /dev/kfd is here: pass it and /dev/dri into the container, or load the amdgpu module"
     return "Check rocminfo, HIP_VISIBLE_DEVICES, and the right to open /dev/kfd (group render)"

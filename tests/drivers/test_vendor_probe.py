@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.drivers.probe_cases import CASES, Case
 from tests.emulator.control import ROOT, Emulator, Vendor
+from vmmcache_cuda._survey import _no_device_cure as cuda_cure
+from vmmcache_hip._survey import _no_device_cure as hip_cure
 
 
 def probe(environment: dict[str, str], vendor: str, *shell: str) -> tuple[int, dict[str, Any]]:
@@ -39,6 +43,19 @@ def test_what_is_wrong_is_said_with_what_helps(case: Case) -> None:
     assert (status, entry["status"]) == (1, "unavailable")
     assert case.reason in entry["reason"]
     assert case.cure in entry["cure"]
+
+
+@pytest.mark.parametrize(
+    ("cure", "name"),
+    [(cuda_cure, "nvidiactl"), (cuda_cure, "dxg"), (cuda_cure, "nvmap"), (hip_cure, "kfd"), (hip_cure, "dxg")],
+)
+def test_who_has_a_device_node_of_whatever_name_is_not_sent_to_look_for_one(
+    cure: Callable[[Path], str], name: str, tmp_path: Path
+) -> None:
+    """Under WSL2 and on a Jetson it is called otherwise."""
+    assert cure(tmp_path).startswith("No device node")
+    (tmp_path / name).touch()
+    assert cure(tmp_path).startswith("Check ")
 
 
 def test_no_two_reasons_are_alike() -> None:

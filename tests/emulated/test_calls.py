@@ -118,4 +118,4 @@ def test_an_operation_makes_no_context_and_no_stream(driver: VmmDriver, control:
     tensor.close()
     calls = Counter(control.calls(mark))
     assert not [call for call in calls if "CtxCreate" in call or "Stream" in call or "CtxSet" in call]
-    assert calls[ENTER[0]] == 5  # reserving addresses needs no device
+    assert calls[ENTER[0]] == 6  # once to reserve addresses, and once for each of five operations

@@ -12,10 +12,18 @@ import pytest
 
 from tests.emulated.vendor import CUDA, NAME, function, opened
 from tests.emulator.control import Control
-from vmmcache import ExtensibleTensor, MemoryInfo, OutOfDeviceMemory, StateError, VmmDriver
+from vmmcache import (
+    DriverError,
+    DriverUnavailable,
+    ExtensibleTensor,
+    MemoryInfo,
+    OutOfDeviceMemory,
+    StateError,
+    VmmDriver,
+)
 from vmmcache.units import MIB
 
-CREATE = function("create")
+CREATE, RESERVE = function("create"), function("reserve")
 
 
 @pytest.fixture
@@ -148,6 +156,19 @@ def test_a_dma_buf_is_asked_for_again_without_the_flag_that_older_drivers_refuse
     tensor.close()
 
 
+@pytest.mark.skipif(not CUDA, reason="HIP has no such flag")
+def test_a_dma_buf_that_is_refused_in_both_ways_is_none(driver: VmmDriver, control: Control) -> None:
+    """D9: the attribute says that there are dma-bufs, and a call is what counts."""
+    with ExtensibleTensor(driver.granule, driver) as tensor:
+        tensor.commit(driver.granule)
+        control.fail("cuMemGetHandleForAddressRange", 801, times=2)
+        with pytest.raises(DriverUnavailable, match="says that it has dma-buf, and exports none"):
+            driver.export_dmabuf(tensor.base_address, driver.granule)
+        control.fail("cuMemGetHandleForAddressRange", 999, nth=1)
+        with pytest.raises(DriverError, match="999"):
+            driver.export_dmabuf(tensor.base_address, driver.granule)
+
+
 @pytest.mark.skipif(CUDA, reason="no CUDA driver is known to refuse alignments")
 def test_addresses_are_had_also_where_every_alignment_is_refused(driver: VmmDriver, control: Control) -> None:
     """vllm #43022."""
@@ -155,6 +176,7 @@ def test_addresses_are_had_also_where_every_alignment_is_refused(driver: VmmDriv
     mark = control.mark()
     tensor = ExtensibleTensor(4 * driver.granule, driver)
     control.set(reserve_aligned_code=0)
-    assert [record.arguments["alignment"] for record in control.journal(mark)] == [driver.granule, 0]
+    asked = [record.arguments["alignment"] for record in control.journal(mark) if record.call == RESERVE]
+    assert asked == [driver.granule, 0]
     assert tensor.base_address % driver.granule == 0
     tensor.close()

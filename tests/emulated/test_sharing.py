@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulated.vendor import NAME, UNIFORM, function
+from tests.emulated.vendor import CUDA, NAME, UNIFORM, function
 from tests.emulator.control import Control
 from tests.helpers import PATIENCE_S, peek, poke
 from tests.sharing.support import event, eventually
@@ -103,6 +103,24 @@ def test_reading_only_is_kept_by_the_device(tensor: ExtensibleTensor, tmp_path: 
         with open("/proc/self/maps", encoding="ascii") as maps:
             (line,) = (line for line in maps if line.startswith(f"{shared.base_address:x}-"))
         assert line.split()[1] == "r--s"
+
+
+@pytest.mark.skipif(not CUDA, reason="no HIP is known to refuse it")
+@pytest.mark.parametrize("code", [1, 801])
+def test_a_device_that_grants_no_reading_only_says_so(
+    tensor: ExtensibleTensor, control: Control, tmp_path: Path, code: int
+) -> None:
+    """It is not granted more instead, and the importer has nothing (I4)."""
+    control.set(read_only_code=code)
+    try:
+        with TensorServer(tensor, tmp_path / "kv.sock") as server:
+            left = control.leaks()
+            with pytest.raises(DriverUnavailable, match=f"no access for reading only .*{code}.*writable=True"):
+                SharedTensor.connect(server.path, tensor.driver, writable=False)
+            assert control.leaks() == left
+            SharedTensor.connect(server.path, tensor.driver).close()
+    finally:
+        control.set(read_only_code=0)
 
 
 @pytest.mark.parametrize("verb", ["create", "map", "grant", "import"])

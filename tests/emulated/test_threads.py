@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 
 from tests.emulated.vendor import CUDA, function, opened, stance
 from tests.emulator.control import Control
 from vmmcache import DriverError, ExtensibleTensor, VmmDriver
+
+T = TypeVar("T")
 
 
 def operations(tensor: ExtensibleTensor) -> list[Callable[[], object]]:
@@ -131,6 +135,50 @@ def test_the_device_is_entered_once_however_deep(driver: VmmDriver, control: Con
     calls = [call for call in control.calls(mark) if call != "hipGetDevice"]
     enter, leave = ("cuCtxPushCurrent", "cuCtxPopCurrent") if CUDA else ("hipSetDevice", "hipSetDevice")
     assert calls == [enter, function("synchronise"), leave]
+
+
+def test_every_verb_by_itself_is_called_on_the_device(driver: VmmDriver, control: Control) -> None:
+    """D7: no vendor says which of its calls need no context, and a thread may have none."""
+    called: list[list[str]] = []
+
+    def alone(verb: Callable[[], T]) -> T:
+        mark = control.mark()
+        result = verb()
+        called.append(control.calls(mark))
+        return result
+
+    def work() -> None:
+        granule = driver.granule
+        reservation = alone(lambda: driver.reserve(granule))
+        allocation = alone(lambda: driver.create(granule))
+        mapping = alone(lambda: driver.map(reservation, 0, allocation))
+        address = mapping.address
+        alone(lambda: driver.grant([mapping]))
+        alone(lambda: driver.grant([mapping], writable=False))
+        alone(lambda: driver.grant([mapping]))
+        alone(lambda: driver.zero(address, granule))
+        alone(lambda: driver.write(address, b"here"))
+        alone(lambda: driver.copy(address + 4096, address, 4096))
+        assert alone(lambda: driver.read(address + 4096, 4)) == b"here"
+        alone(driver.synchronise)
+        shared = alone(lambda: driver.export_handle(allocation, "posix_fd"))
+        imported = alone(lambda: driver.import_handle(shared, "posix_fd", granule))
+        os.close(alone(lambda: driver.export_dmabuf(address, granule)))
+        os.close(int(shared))
+        alone(lambda: driver.release(imported))
+        alone(lambda: driver.unmap(mapping))
+        alone(lambda: driver.release(allocation))
+        alone(lambda: driver.free(reservation))
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(work).result()
+    enter, leave = ("cuCtxPushCurrent", "cuCtxPopCurrent") if CUDA else ("hipSetDevice", "hipSetDevice")
+    for calls in called:
+        first, *inside, last = (call for call in calls if call != "hipGetDevice")
+        assert (first, last) == (enter, leave), calls
+        assert inside
+        assert enter not in inside
+    assert len(called) == 18
 
 
 @pytest.mark.parametrize("code", [201, 700, 12345])

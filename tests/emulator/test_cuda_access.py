@@ -68,6 +68,15 @@ def test_descriptions_of_access(cuda: Library, access: Access | None, count: int
     assert cuda("cuMemSetAccess", base, MIB2, access, count) == code
 
 
+def test_reading_only_may_be_refused(cuda: Library) -> None:
+    """[?] cuMemSetAccess lists NOT_SUPPORTED and does not say what for."""
+    base = cuda.reserve()
+    cuda.place(base)
+    cuda.control.set(read_only_code=801)
+    assert cuda("cuMemSetAccess", base, MIB2, Access(Location(1, 0), 1), 1) == 801
+    assert cuda.access(base, MIB2) == 0
+
+
 def test_access_begins_at_none_is_read_back_and_ends_with_the_mapping(cuda: Library) -> None:
     """[H] cuMemMap, cuMemGetAccess; cuMemUnmap: "all mappings start with no accessibility"."""
     base = cuda.reserve()

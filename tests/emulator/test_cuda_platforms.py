@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.emulator.conftest import Load
 from tests.emulator.direct import FABRIC, MIB2, POSIX_FD, buffer, properties
 
-OUT_OF_MEMORY, INVALID_DEVICE, NOT_PERMITTED, NOT_SUPPORTED, UNKNOWN = 2, 101, 800, 801, 999
+OUT_OF_MEMORY, INVALID_DEVICE, INVALID_CONTEXT, NOT_PERMITTED, NOT_SUPPORTED, UNKNOWN = 2, 101, 201, 800, 801, 999
 VMM, POSIX_FD_ATTRIBUTE, RDMA_WITH_VMM, RDMA, DMA_BUF, FABRIC_ATTRIBUTE = 102, 103, 110, 116, 124, 128
 
 
@@ -71,11 +71,15 @@ def test_instances_of_one_card_do_not_reach_each_other(load: Load) -> None:
     assert cuda.access(base, MIB2) == 0
 
 
-def test_a_smaller_granularity(load: Load) -> None:
+def test_a_smaller_granularity_and_a_context_for_every_call(load: Load) -> None:
+    """[?] The header asks for none; HAMi-core#172: what shares a device out asks which device is current."""
     cuda = load("cuda-64k").start()
     assert cuda.get("cuMemGetAllocationGranularity", properties(), 0) == (0, 65536)
     base = cuda.reserve()
     cuda.commit(base + 65536, 65536)
+    cuda.ok_get("cuCtxPopCurrent_v2")
+    assert cuda.get("cuMemCreate", MIB2, properties(), 0)[0] == INVALID_CONTEXT
+    assert cuda("cuMemUnmap", base + 65536, 65536) == INVALID_CONTEXT
 
 
 def test_old_versions_are_told_apart(load: Load) -> None:

@@ -39,9 +39,16 @@ def capturing(library: Library) -> int:
     return stream
 
 
-def test_a_plain_copy_to_the_device_has_happened_when_it_returns(either: Library, base: int) -> None:
+def test_a_plain_copy_to_the_device_has_happened_when_it_returns_on_hip_and_is_on_its_way_on_cuda(
+    either: Library, base: int
+) -> None:
+    """[H] API synchronization behavior: from pageable memory it returns when the bytes are staged for the transfer."""
     assert to_device(either, base, b"at once") == 0
-    assert peek(base, 7) == b"at once"
+    assert to_device(either, base + 7, b"second.") == 0
+    assert peek(base, 7) == b"at once", "the second one waits for the first"
+    assert peek(base + 7, 7) == (b"\xa5" * 7 if either.prefix == "cu" else b"second.")
+    either.ok("cuCtxSynchronize" if either.prefix == "cu" else "hipDeviceSynchronize")
+    assert peek(base, 14) == b"at oncesecond."
 
 
 def test_one_on_a_stream_waits_for_the_stream(either: Library, base: int) -> None:

@@ -9,6 +9,7 @@ CHILD = "vmmcache/cli/_bench_child.py"
 TABLE = "vmmcache/cli/_bench_table.py"
 
 TEST = "tests/test_bench.py"
+HARDWARE = "tests/test_hardware_script.py"
 
 MUTANTS = [
     {
@@ -80,5 +81,26 @@ MUTANTS = [
         "old": 'escape(row["name"])',
         "new": 'row["name"]',
         "tests": [TEST],
+    },
+    {
+        "name": "hardware: the record is written when all is done",
+        "path": "benchmarks/on_device/main.py",
+        "old": "        if path is not None:\n",
+        "new": '        if path is not None and record["complete"]:\n',
+        "tests": [f"{HARDWARE}::test_whoever_finds_a_record_that_was_cut_short_knows_what_is_missing"],
+    },
+    {
+        "name": "hardware: a section that takes too long is only killed",
+        "path": "benchmarks/on_device/main.py",
+        "old": "    signal.setitimer(signal.ITIMER_REAL, seconds - min(4.0, seconds / 4))\n",
+        "new": "",
+        "tests": [f"{HARDWARE}::test_a_section_that_takes_too_long_tells_what_it_has_found_and_where_it_was"],
+    },
+    {
+        "name": "hardware: where a call hangs is not told",
+        "path": "benchmarks/on_device/main.py",
+        "old": "    faulthandler.dump_traceback_later(seconds - min(2.0, seconds / 8))\n",
+        "new": "",
+        "tests": [f"{HARDWARE}::test_a_section_whose_process_does_not_end_well_is_a_failed_one"],
     },
 ]

@@ -35,7 +35,7 @@ MUTANTS = [
     {
         "name": "sizes off the granule go to the vendor",
         "path": DRIVER,
-        "old": "        if nbytes % self.granule:\n",
+        "old": "        if count % self.granule:\n",
         "new": "        if False:\n",
         "tests": ["tests/drivers/test_host.py"],
     },

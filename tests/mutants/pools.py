@@ -10,7 +10,7 @@ PLAIN = "vmmcache/cache/plain_memory.py"
 SEGMENTS = "vmmcache/cache/plain_segments.py"
 STORAGES = "vmmcache/cache/plain_storages.py"
 CONTENTS = "vmmcache/memory/contents.py"
-REGION = "vmmcache/memory/region/_region.py"
+MAPPED = "vmmcache/memory/region/_mapped.py"
 
 TEST_POOLS = "tests/cache/test_pools.py"
 TEST_BACKING = "tests/cache/test_backing.py"
@@ -185,16 +185,16 @@ MUTANTS = [
     },
     {
         "name": "nobody waits for what was copied",
-        "path": REGION,
+        "path": MAPPED,
         "old": "self.base + start, stop - start)\n        self.gate.wait()\n",
         "new": "self.base + start, stop - start)\n",
         "tests": ["tests/test_tensor_contents.py"],
     },
     {
         "name": "memory is written while kernels still read it",
-        "path": REGION,
-        "old": "        self.gate.wait()\n        for (start, _), data in zip(ranges, contents, strict=True):\n",
-        "new": "        for (start, _), data in zip(ranges, contents, strict=True):\n",
+        "path": MAPPED,
+        "old": "        self.gate.wait()\n        self.gate.busy()\n        for (start, _), data in zip(",
+        "new": "        self.gate.busy()\n        for (start, _), data in zip(",
         "tests": ["tests/test_tensor_contents.py"],
     },
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+MAPPED = "vmmcache/memory/region/_mapped.py"
 REGION = "vmmcache/memory/region/_region.py"
 STEPS = "vmmcache/memory/region/_steps.py"
 GATE = "vmmcache/memory/region/_gate.py"
@@ -47,7 +48,7 @@ MUTANTS = [
     },
     {
         "name": "zeroing is not waited for",
-        "path": REGION,
+        "path": MAPPED,
         "old": "start, stop - start)\n            self.gate.wait()",
         "new": "start, stop - start)",
         "tests": ["tests/test_region.py"],
@@ -200,7 +201,7 @@ MUTANTS = [
     },
     {
         "name": "what is owed does not count",
-        "path": REGION,
+        "path": MAPPED,
         "old": "return (*(mapping.allocation for mapping in self._table), *owed)",
         "new": "return tuple(mapping.allocation for mapping in self._table)",
         "tests": ["tests/test_refusals.py"],

@@ -43,6 +43,27 @@ MUTANTS = [
         "tests": [HIP_CONTRACT],
     },
     {
+        "name": "CUDA: a device that grants no reading only is said to be given a wrong range",
+        "path": CUDA,
+        "old": "Code.NOT_SUPPORTED):\n                raise\n            # The range",
+        "new": "Code.INVALID_HANDLE):\n                raise\n            # The range",
+        "tests": [CUDA_LIFE],
+    },
+    {
+        "name": "CUDA: a dma-buf that is refused in both ways is an error like any other",
+        "path": CUDA,
+        "old": "            if error.code != Code.NOT_SUPPORTED:\n                raise\n",
+        "new": "            raise\n",
+        "tests": [CUDA_LIFE],
+    },
+    {
+        "name": "region: what is written is on its way when the write is over",
+        "path": f"{REGION}/_mapped.py",
+        "old": "            self._verbs.write(self.base + start, data)\n        self.gate.wait()\n",
+        "new": "            self._verbs.write(self.base + start, data)\n",
+        "tests": ["tests/test_tensor_contents.py"],
+    },
+    {
         "name": "CUDA: waiting for the device is forgotten",
         "path": CUDA,
         "old": 'self._api.call("cuCtxSynchronize")',
@@ -76,6 +97,13 @@ MUTANTS = [
         "old": 'self._api.call("hipSetDevice", self._index)',
         "new": "pass",
         "tests": [HIP_LIFE],
+    },
+    {
+        "name": "CUDA: addresses are reserved in whatever context the thread has, or in none",
+        "path": "vmmcache/driver.py",
+        "old": "with self.__lock, self.current():\n            address",
+        "new": "with self.__lock:\n            address",
+        "tests": [f"{CUDA_TESTS}::test_the_driver_keeps_the_contract[cuda-64k]"],
     },
     {
         "name": "CUDA: a private context instead of the primary one",
@@ -146,6 +174,48 @@ MUTANTS = [
         "old": '                self._give_back("cuMemRelease", handle)',
         "new": "                pass",
         "tests": [CUDA_CONTRACT],
+    },
+    {
+        "name": "a kind of handle is believed that cannot be exported",
+        "path": CUDA,
+        "old": "        shared = self._export(handle, kind)\n        try:\n            again",
+        "new": "        return\n        try:\n            again",
+        "tests": [CUDA_FAULTS],
+    },
+    {
+        "name": "HIP: a kind of handle is believed that cannot be imported",
+        "path": HIP,
+        "old": "            again = self._import_handle(shared, kind)",
+        "new": "            return",
+        "tests": [f"{HIP_TESTS}::test_whatever_fails_is_told_and_leaves_nothing"],
+    },
+    {
+        "name": "CUDA: a trial does without the memory that torch could spare",
+        "path": CUDA,
+        "old": "handle = self._trying_twice(lambda: self._memory(nbytes))",
+        "new": "handle = self._memory(nbytes)",
+        "tests": [CUDA_FAULTS],
+    },
+    {
+        "name": "HIP: a trial does without the memory that torch could spare",
+        "path": HIP,
+        "old": "handle = self._trying_twice(lambda: self._memory(minimum))",
+        "new": "handle = self._memory(minimum)",
+        "tests": [f"{HIP_TESTS}::test_whatever_fails_is_told_and_leaves_nothing"],
+    },
+    {
+        "name": "a verb by itself is called wherever the thread is",
+        "path": "vmmcache/driver.py",
+        "old": "            with self.current():\n                self._map(",
+        "new": "            if True:\n                self._map(",
+        "tests": [CUDA_LIFE],
+    },
+    {
+        "name": "addresses are reserved wherever the thread is",
+        "path": "vmmcache/driver.py",
+        "old": "with self.__lock, self.current():",
+        "new": "with self.__lock:",
+        "tests": [HIP_LIFE],
     },
     {
         "name": "a handle is lost on a failed map",
@@ -255,8 +325,8 @@ MUTANTS = [
     {
         "name": "CUDA: a dma-buf is asked for once",
         "path": CUDA,
-        "old": "if error.code not in (Code.INVALID_VALUE, Code.NOT_SUPPORTED):",
-        "new": "if True:",
+        "old": "Code.NOT_SUPPORTED):\n                raise\n            # Older",
+        "new": "Code.NOT_SUPPORTED) or True:\n                raise\n            # Older",
         "tests": [CUDA_LIFE],
     },
     {
@@ -276,8 +346,8 @@ MUTANTS = [
     {
         "name": "CUDA: streams that were named are not waited for",
         "path": CUDA,
-        "old": "            for stream in (0, *self.streams) if self.streams else ():\n",
-        "new": "            for stream in (0,) if self.streams else ():\n",
+        "old": "        for stream in (0, *self.streams) if self.streams else ():\n",
+        "new": "        for stream in (0,) if self.streams else ():\n",
         "tests": [CUDA_LIFE],
     },
     {
@@ -290,8 +360,8 @@ MUTANTS = [
     {
         "name": "HIP: streams that were named are not waited for",
         "path": HIP,
-        "old": "            for stream in (0, *self.streams) if self.streams else ():\n",
-        "new": "            for stream in (0,) if self.streams else ():\n",
+        "old": "        for stream in (0, *self.streams) if self.streams else ():\n",
+        "new": "        for stream in (0,) if self.streams else ():\n",
         "tests": [HIP_LIFE],
     },
 ]

@@ -45,7 +45,7 @@ class TouchableSegments(VisibleSegments):
             return self._region.read(self._pieces("read").to_read(pieces))
 
     def write(self, pieces: Iterable[tuple[int, int, bytes | bytearray]]) -> None:
-        """Copy host bytes to committed ones, one piece after the other; waits for the device first.
+        """Copy host bytes to committed ones, one piece after the other; waits for the device before and after.
 
         Parameters
         ----------

@@ -56,6 +56,8 @@ int enter(const char *function, unsigned needs, const char *format, ...)
     pthread_mutex_lock(&everything);
     calls++;
     journal_begin(call, arguments);
+    if ((needs & VMM) && knob.vmm_context)
+        needs |= CONTEXT;
     if ((needs & VMM) && anything_captures())
         violation("%s while a stream is capturing", call);
     return verdict(call, needs);

@@ -212,7 +212,9 @@ bool stream_destroy(uint64_t stream);
 long long live_streams(void);
 int set_memory(uint64_t target, size_t count, unsigned value, unsigned width, uint64_t stream);
 int copy_on_device(uint64_t target, uint64_t source, size_t size, uint64_t stream);
-int copy_to_device(uint64_t target, const void *source, size_t size, uint64_t stream, bool wait);
+/* What a copy from the host's pageable memory waits for: nothing, the work before it, or its own end. */
+enum waiting { NEVER, BEFORE, UNTIL_DONE };
+int copy_to_device(uint64_t target, const void *source, size_t size, uint64_t stream, enum waiting wait);
 int copy_from_device(void *target, uint64_t source, size_t size, uint64_t stream);
 int synchronise_device(void);
 int synchronise_stream(uint64_t stream);

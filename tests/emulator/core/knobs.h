@@ -38,6 +38,8 @@
     X(deferred, 1, "device work is done at the latest moment that is legal")                                        \
     X(unmap_syncs, 1, "unmap waits for the device by itself (the sources disagree; waiting for it is a violation)") \
     X(strict_access, 1, "access is set on whole mappings only")                                                     \
+    X(read_only_code, 0, "CUDA: what granting access for reading only answers")                                     \
+    X(vmm_context, 0, "CUDA: VMM calls are refused in a thread without a current context")                          \
     X(fd_per_handle, 0, "an allocation holds a file descriptor that counts against the process's limit")            \
     X(keep_vram, 0, "memory once mapped stays used until the addresses are freed")                                  \
     X(release_leaks, 0, "released memory is never given back")                                                      \

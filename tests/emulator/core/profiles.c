@@ -14,7 +14,7 @@ const struct profile profiles[] = {
     {"cuda-no-imex", "cuda-13", "fabric_attr=1 fabric_code=800"},
     {"cuda-fabric", "cuda-13", "fabric_attr=1 fabric_code=0"},
     {"cuda-closed-modules", "cuda-13", "dmabuf_attr=0"},
-    {"cuda-64k", "cuda-13", "gran_min=65536 gran_rec=65536"},
+    {"cuda-64k", "cuda-13", "gran_min=65536 gran_rec=65536 vmm_context=1"},
     {"cuda-fd-per-allocation", "cuda-13", "fd_per_handle=1"},
     {"cuda-stub", "cuda-13", "stub=1"},
     {"cuda-no-device", "cuda-13", "devices=0"},

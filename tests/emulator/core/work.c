@@ -129,17 +129,19 @@ int copy_on_device(uint64_t target, uint64_t source, size_t size, uint64_t strea
     return submit((struct operation){.target = target, .source = source, .size = size, .stream = stream});
 }
 
-int copy_to_device(uint64_t target, const void *source, size_t size, uint64_t stream, bool wait)
+int copy_to_device(uint64_t target, const void *source, size_t size, uint64_t stream, enum waiting wait)
 {
     if (size == 0)
         return OK;
     const int refused = check(target, size, ACCESS_READ_WRITE);
     if (refused != OK || !stream_known(stream))
         return refused != OK ? refused : INVALID_VALUE;
+    if (wait == BEFORE)
+        work_off(false, stream);
     unsigned char *staged = malloc(size);
     memcpy(staged, source, size);
     const int code = submit((struct operation){.target = target, .staged = staged, .size = size, .stream = stream});
-    if (code == OK && wait)
+    if (code == OK && wait == UNTIL_DONE)
         work_off(false, stream);
     return code;
 }

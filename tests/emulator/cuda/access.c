@@ -5,6 +5,8 @@ static CUresult check_desc(const CUmemAccessDesc *desc, const struct mapping *ma
 {
     if (desc->flags != ACCESS_NONE && desc->flags != ACCESS_READ && desc->flags != ACCESS_READ_WRITE)
         return INVALID_VALUE;
+    if (desc->flags == ACCESS_READ && knob.read_only_code != 0) /* [H] NOT_SUPPORTED is among the answers */
+        return (CUresult)knob.read_only_code;
     const bool on_host = mapping->allocation->properties.location_type != LOCATION_DEVICE;
     switch (desc->location.type) {
     case LOCATION_DEVICE:

@@ -60,13 +60,14 @@ EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr target, CUdeviceptr source, siz
 EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr target, const void *source, size_t size)
 {
     ENTER(CONTEXT, "target=%#llx size=%zu", target, size);
-    return LEAVE(copy_to_device(target, source, size, NULL_STREAM, true));
+    /* [H] API synchronization behavior: it returns when the bytes are staged, and they need not have arrived. */
+    return LEAVE(copy_to_device(target, source, size, NULL_STREAM, BEFORE));
 }
 
 EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void *source, size_t size, CUstream stream)
 {
     ENTER(CONTEXT, "target=%#llx size=%zu stream=%#zx", target, size, stream);
-    return LEAVE(copy_to_device(target, source, size, stream, false));
+    return LEAVE(copy_to_device(target, source, size, stream, NEVER));
 }
 
 EXPORT CUresult cuMemcpyDtoH_v2(void *target, CUdeviceptr source, size_t size)

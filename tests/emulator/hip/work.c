@@ -64,7 +64,7 @@ static int copy(void *target, const void *source, size_t size, int kind, hipStre
 {
     switch (kind == BY_ADDRESS ? by_address(target, source) : kind) {
     case TO_HOST_FROM_HOST: memmove(target, source, size); return OK;
-    case TO_DEVICE: return copy_to_device(number(target), source, size, stream, wait);
+    case TO_DEVICE: return copy_to_device(number(target), source, size, stream, wait ? UNTIL_DONE : NEVER);
     case TO_HOST: return copy_from_device(target, number(source), size, stream);
     case ON_DEVICE: return copy_on_device(number(target), number(source), size, stream);
     default: return 21; /* hipErrorInvalidMemcpyDirection */

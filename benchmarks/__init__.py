@@ -1,0 +1,1 @@
+"""Benchmarks that need the checkout. A package, so that no other of this name on the path is taken for it."""
