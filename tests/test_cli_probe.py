@@ -91,6 +91,13 @@ def test_the_exit_status_speaks_of_the_driver_and_device_that_was_asked_for(
     assert {entry["name"] for entry in as_json(child)["drivers"]} == {arguments[1]}
 
 
+@pytest.mark.parametrize(("index", "status"), [("0", 0), ("1", 0), ("2", 1)])
+def test_a_device_without_a_driver_is_any_drivers(index: str, status: int) -> None:
+    child = vmmcache("probe", "--json", "--device", index, plugins=("stranger",))
+    assert child.returncode == status
+    assert {"host", "musa"} <= {entry["name"] for entry in as_json(child)["drivers"]}
+
+
 def test_without_a_usable_driver_the_status_is_1_and_the_report_is_printed() -> None:
     child = vmmcache("probe", "--json", VMMCACHE_DISABLE_DRIVERS="host,cuda,hip")
     report = as_json(child)
@@ -103,7 +110,6 @@ def test_without_a_usable_driver_the_status_is_1_and_the_report_is_printed() -> 
     ("arguments", "kind", "message"),
     [
         (("--driver", "nonesuch"), "ConfigError", "no driver of that name is installed"),
-        (("--device", "0"), "ConfigError", "which driver's"),
         (("--device", "-1", "--driver", "host"), "UsageError", "-1"),
         (("--device", "x", "--driver", "host"), "UsageError", "x"),
         (("--no-such-option",), "UsageError", "--no-such-option"),

@@ -228,7 +228,7 @@ def test_without_nixl_the_connector_says_so_and_what_to_install(monkeypatch: pyt
             monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConnectorUnavailable, match="NIXL cannot be imported") as caught:
         open_connector("nixl")
-    assert "pip install vmmcache[nixl]" in caught.value.cure
+    assert "pip install 'vmmcache[nixl]'" in caught.value.cure
     assert nixl_plugin._reason() == (caught.value.reason, caught.value.cure)
 
 

@@ -36,6 +36,7 @@ def failed(report: dict[str, Any]) -> list[str]:
 
 
 def test_the_whole_life_holds_and_is_reported() -> None:
+    """U3."""
     granule = open_driver("host").granule
     report = live(tiny_life())
     assert report["schema"] == 1

@@ -20,6 +20,7 @@ from vmmcache import (
     drivers,
     open_driver,
 )
+from vmmcache.plugins.host import find_driver
 from vmmcache_host._driver import HostDriver
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -27,6 +28,7 @@ PLUGINS = Path(__file__).parent / "plugins"
 BROKEN = {
     "absent": "ModuleNotFoundError: No module named 'acme_broken.there_is_no_such_module'",
     "bad_name": "ConfigError: DriverSpec.name='acme:fast'",
+    "ending": "SystemExit: acme needs Python 4",
     "half": "OSError: the second one is not to be had",
     "misspelt": "PluginValidationError: unknown hook 'vmmcache_driver'",
     "not_a_spec": "yielded dict, not a DriverSpec",
@@ -88,6 +90,17 @@ def test_a_name_of_ours_cannot_be_taken() -> None:
 
 
 @pytest.mark.usefixtures("broken")
+def test_asking_for_a_driver_of_ours_imports_nothing_of_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D1: one that hangs when it is imported keeps only those waiting who ask for it, or for all."""
+    for module in [module for module in sys.modules if module.startswith("acme_broken")]:
+        monkeypatch.delitem(sys.modules, module)
+    assert find_driver("host").origin == f"vmmcache {version('vmmcache')}"
+    assert not [module for module in sys.modules if module.startswith("acme_broken")]
+    drivers()
+    assert [module for module in sys.modules if module.startswith("acme_broken")]
+
+
+@pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("name", BROKEN)
 def test_asking_for_a_broken_driver_says_why_and_what_to_do(name: str) -> None:
     with pytest.raises(DriverUnavailable, match=r"the plug-in of acme-broken 1\.0 is broken") as caught:
@@ -125,6 +138,19 @@ def test_a_device_is_opened_once_and_shared() -> None:
     assert open_driver("musa:0") is not open_driver("musa:1")
     own = HostDriver()
     assert open_driver(own) is own
+
+
+def test_what_is_opened_is_a_driver_or_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PLUGINS / "troubled"))
+    for device, what in (
+        ("no_drivers", "open(0) of the plug-in raised RuntimeError: acme: error 999 [unknown]"),
+        ("no_drivers:1", "open(1) of the plug-in gave a object, not a VmmDriver"),
+        ("no_drivers:2", "open(2) of the plug-in gave a NoneType, not a VmmDriver"),
+    ):
+        with pytest.raises(DriverUnavailable) as caught:
+            ExtensibleTensor(1 << 30, device)
+        assert (caught.value.driver, caught.value.reason) == ("no_drivers", f"no_drivers: {what}".partition(": ")[2])
+        assert "Repair, update or remove" in caught.value.cure
 
 
 @pytest.mark.usefixtures("stranger")

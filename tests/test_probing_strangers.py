@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vmmcache import probe, vmm_unavailable_reason
-from vmmcache.probing import best_device, probe_all
+from vmmcache import DriverUnavailable, probe, vmm_unavailable_reason
+from vmmcache.probing import best_device, probe_all, process
+from vmmcache.probing.process import ProbeProcess
 
 PLUGINS = Path(__file__).parent / "plugins"
 KEYS = {
@@ -52,7 +56,10 @@ def only(name: str) -> dict[str, Any]:
         ("exiting", "the probe failed: RuntimeError: acme: error 999 [unknown]", "author of the plug-in"),
         ("refusing", "runtime 3.1 is older than 3.2", "Update the runtime"),
         ("lying", "[/dev/acme0] is held by [bold]somebody[/bold]", "Ask [them]"),
+        ("no_drivers", "open(0) of the plug-in raised RuntimeError: acme: error 999", "Repair, update or remove"),
         ("noisy", "there is no acme", "Buy one"),
+        ("silent", "the probe ended without an answer", "author of the plug-in"),
+        ("unmeasured", "NaN is no number of JSON's", "author of the plug-in"),
     ],
 )
 def test_whatever_a_library_does_is_a_reason_with_a_cure(name: str, reason: str, cure: str) -> None:
@@ -73,8 +80,63 @@ def test_a_library_that_hangs_is_a_reason_too(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("VMMCACHE_PROBE_TIMEOUT_S", "0.75")
     entry = only("hanging")
     assert entry["status"] == "unavailable"
-    assert "no answer within 0.75 s" in entry["reason"]
+    assert entry["reason"].endswith("no answer within 0.75 s; the vendor's library, or the device, hangs")
     assert "VMMCACHE_PROBE_TIMEOUT_S" in entry["cure"]
+
+
+@pytest.mark.usefixtures("troubled")
+def test_a_process_that_nothing_can_end_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a call hangs deep in a kernel module, no signal reaches it, and it is not waited for (R2)."""
+    monkeypatch.setattr(process, "_DYING_S", 0.1)
+    kill, stuck = os.killpg, []
+    monkeypatch.setattr(os, "killpg", lambda pid, number: stuck.append(pid))
+    child = ProbeProcess("hanging")
+    with pytest.raises(DriverUnavailable, match=r"hangs, and process \d+ cannot be ended"):
+        child.finish(0.0, 0.3, "LONGER")
+    kill(stuck[0], signal.SIGKILL)
+    assert child._process is not None
+    child._process.wait()
+
+
+@pytest.mark.usefixtures("troubled")
+def test_whoever_loses_patience_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt of the terminal does not reach a process in a session of its own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Remembered(subprocess.Popen[bytes]):
+        """And those of connectors hang as well."""
+
+        def __init__(self, command: list[str], **options: Any) -> None:
+            hanging = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+            super().__init__(hanging if command[-1] == "connector" else command, **options)
+            started.append(self)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Remembered)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2)
+        with pytest.raises(KeyboardInterrupt):
+            probe_all(connectors=True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(started) > 5
+    assert [child.args for child in started if child.poll() is None] == []
+
+
+def test_a_probe_that_cannot_be_started_is_a_reason_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R2, R3: an interpreter that is embedded in another program may not know its own name."""
+    files = len(os.listdir("/proc/self/fd"))
+    for executable in ("", None, "/nonexistent/python"):
+        monkeypatch.setattr(sys, "executable", executable)
+        report = probe("host")
+        assert "the probe's process cannot be started: " in str(report.reason)
+        assert "sys.executable" in str(report.cure)
+        assert vmm_unavailable_reason("host") == report.reason
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
 @pytest.mark.usefixtures("troubled")

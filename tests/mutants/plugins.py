@@ -7,6 +7,7 @@ REPORT = "vmmcache/probing/report.py"
 PROCESS = "vmmcache/probing/process.py"
 CHILD = "vmmcache/probing/child.py"
 STEPS = "vmmcache/probing/steps.py"
+SELFTEST = "vmmcache/testing/selftest.py"
 ERRORS = "vmmcache/errors.py"
 UNITS = "vmmcache/units.py"
 
@@ -14,15 +15,43 @@ MUTANTS = [
     {
         "name": "a broken plug-in kills the host",
         "path": HOST,
-        "old": "except Exception as error:  # noqa: BLE001 -- a stranger's plug-in may",
-        "new": "except ImportError as error:  # a stranger's plug-in may",
+        "old": "except (Exception, SystemExit) as error:",
+        "new": "except ImportError as error:",
         "tests": ["tests/test_plugins.py"],
     },
     {
         "name": "a broken plug-in disappears",
         "path": HOST,
-        "old": '        return f"{type(error).__name__}: {error}"\n',
-        "new": "        return []\n",
+        "old": '    return f"{type(error).__name__}: {error}" if records is None else records\n',
+        "new": "    return records or []\n",
+        "tests": ["tests/test_plugins.py"],
+    },
+    {
+        "name": "who asks for a driver of ours waits for all",
+        "path": HOST,
+        "old": "    record = take_in(ours, _DRIVERS).get(name)\n",
+        "new": "    record = drivers().get(name)\n",
+        "tests": ["tests/test_plugins.py"],
+    },
+    {
+        "name": "a plug-in ends the host",
+        "path": HOST,
+        "old": "except (Exception, SystemExit) as error:",
+        "new": "except Exception as error:",
+        "tests": ["tests/test_plugins.py"],
+    },
+    {
+        "name": "what is opened need not be a driver",
+        "path": HOST,
+        "old": "if not isinstance(driver, VmmDriver):",
+        "new": "if False:",
+        "tests": ["tests/test_plugins.py"],
+    },
+    {
+        "name": "what a plug-in raises when it opens a device is not ours",
+        "path": HOST,
+        "old": "    if isinstance(error, VmmCacheError):\n        raise error\n",
+        "new": "    if error is not None:\n        raise error\n",
         "tests": ["tests/test_plugins.py"],
     },
     {
@@ -35,8 +64,8 @@ MUTANTS = [
     {
         "name": "a stranger comes before us",
         "path": HOST,
-        "old": "return entry.dist is None or entry.dist.name != OURS, entry.name, _origin(entry)",
-        "new": "return entry.dist is not None and entry.dist.name == OURS, entry.name, _origin(entry)",
+        "old": "return not _is_ours(entry), entry.name",
+        "new": "return _is_ours(entry), entry.name",
         "tests": ["tests/test_plugins.py"],
     },
     {
@@ -63,8 +92,8 @@ MUTANTS = [
     {
         "name": "a device is opened anew each time",
         "path": HOST,
-        "old": "_opened.setdefault(key, find_driver(name).spec.open(index))",
-        "new": "find_driver(name).spec.open(index)",
+        "old": "_opened.setdefault(key, open_device(find_driver(name).spec, index))",
+        "new": "open_device(find_driver(name).spec, index)",
         "tests": ["tests/test_plugins.py"],
     },
     {
@@ -84,8 +113,50 @@ MUTANTS = [
     {
         "name": "a probe that hangs is left running",
         "path": PROCESS,
-        "old": "                os.killpg(self._process.pid, signal.SIGKILL)\n                self._process.wait()\n",
+        "old": "        os.killpg(self._process.pid, signal.SIGKILL)  # it has a session of its own\n",
         "new": "",
+        "tests": ["tests/test_probing_strangers.py"],
+    },
+    {
+        "name": "an interrupt leaves probes running",
+        "path": REPORT,
+        "old": "                stack.callback(children[key].stop)\n",
+        "new": "",
+        "tests": ["tests/test_probing_strangers.py"],
+    },
+    {
+        "name": "an interrupt leaves probes of connectors running",
+        "path": REPORT,
+        "old": "            stack.callback(others.stop)\n",
+        "new": "",
+        "tests": ["tests/test_probing_strangers.py"],
+    },
+    {
+        "name": "a probe that nothing can end is waited for",
+        "path": PROCESS,
+        "old": "self._process.wait(_DYING_S)",
+        "new": "self._process.wait()",
+        "tests": ["tests/test_probing_strangers.py"],
+    },
+    {
+        "name": "a probe that ends without an answer counts as an error of ours",
+        "path": PROCESS,
+        "old": "            except ValueError as error:\n",
+        "new": "            except ZeroDivisionError as error:\n",
+        "tests": ["tests/test_probing_strangers.py"],
+    },
+    {
+        "name": "what is no JSON goes into the report",
+        "path": PROCESS,
+        "old": ", parse_constant=_no_number",
+        "new": "",
+        "tests": ["tests/test_probing_strangers.py"],
+    },
+    {
+        "name": "a probe that cannot be started counts as an error of ours",
+        "path": PROCESS,
+        "old": "            except OSError as error:\n                self._refusal",
+        "new": "            except ZeroDivisionError as error:\n                self._refusal",
         "tests": ["tests/test_probing_strangers.py"],
     },
     {
@@ -129,6 +200,55 @@ MUTANTS = [
         "old": "if needed and not step.ok:",
         "new": "if False:",
         "tests": ["tests/test_probing_strangers.py"],
+    },
+    {
+        "name": "a self-test asserts nothing where Python is told to leave assertions out",
+        "path": "vmmcache/cli/selftest.py",
+        "old": ' if name != "PYTHONOPTIMIZE"}',
+        "new": "}",
+        "tests": ["tests/test_selftest.py"],
+    },
+    {
+        "name": "a suite that asserts nothing passes",
+        "path": "vmmcache/testing/asserting.py",
+        "old": "    if not __debug__:\n",
+        "new": "    if False:\n",
+        "tests": ["tests/test_selftest.py"],
+    },
+    {
+        "name": "a self-test does not say what was compared",
+        "path": SELFTEST,
+        "old": "        pytest.register_assert_rewrite(",
+        "new": "        str(",
+        "tests": ["tests/test_selftest.py"],
+    },
+    {
+        "name": "a library's last words are lost",
+        "path": SELFTEST,
+        "old": '"-q", "-s", ',
+        "new": '"-q", ',
+        "tests": ["tests/test_selftest.py"],
+    },
+    {
+        "name": "a self-test that crashes has found nothing",
+        "path": "vmmcache/cli/selftest.py",
+        "old": "if running is not None or status not in (0, 1):",
+        "new": "if False:",
+        "tests": ["tests/test_selftest.py"],
+    },
+    {
+        "name": "an error with a lock in it cannot be handed on",
+        "path": ERRORS,
+        "old": "        if not _is_plain(self.value):\n",
+        "new": "        if False:\n",
+        "tests": ["tests/test_errors.py"],
+    },
+    {
+        "name": "numbers of other libraries go on to ctypes",
+        "path": "vmmcache/driver.py",
+        "old": "        return count\n",
+        "new": "        return nbytes\n",
+        "tests": ["tests/test_tensor_input.py"],
     },
     {
         "name": "an error loses its fields between processes",

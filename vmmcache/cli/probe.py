@@ -19,7 +19,11 @@ _COLORS = {"ok": "green", "installed": "green", "unavailable": "yellow", "broken
 @click.command("probe")
 @click.option("--driver", "name", metavar="NAME", help="Probe this driver only; the exit status speaks of it.")
 @click.option(
-    "--device", "index", type=click.IntRange(min=0), metavar="N", help="The exit status speaks of this device."
+    "--device",
+    "index",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="The exit status speaks of this device; without --driver, of any driver's.",
 )
 @click.option("--connectors", "load", is_flag=True, help="Load each connector's library, and say why it does not load.")
 @json_option
@@ -30,8 +34,6 @@ def command(name: str | None, index: int | None, load: bool, as_json: bool) -> i
     other. Connectors are listed; with --connectors their libraries are loaded, in child processes as well. The exit
     status is 0 if a device can be used, 1 if not.
     """
-    if index is not None and name is None:
-        raise ConfigError("--device", index, "which driver's? Give --driver as well")
     if load and name is not None:
         raise ConfigError("--connectors", True, "is for all of them, and --driver for one driver: choose one")
     report = probe_all(name, connectors=True if load else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import platform
 import signal
 import subprocess
@@ -79,6 +80,7 @@ def _run(device: str, *, progress: bool) -> Iterator[dict[str, Any]]:
             stdout=subprocess.PIPE,
             stderr=messages,
             text=True,
+            env=_environment(),
         ) as child,
         Progress(console=Console(stderr=True), transient=True, disable=not (progress and sys.stderr.isatty())) as bar,
     ):
@@ -100,11 +102,18 @@ def _run(device: str, *, progress: bool) -> Iterator[dict[str, Any]]:
             yield {"name": running or "the suite", "outcome": "crashed", "ms": 0.0, "message": _death(status, messages)}
 
 
+def _environment() -> dict[str, str]:
+    # With PYTHONOPTIMIZE the suite would assert nothing.
+    return {name: value for name, value in os.environ.items() if name != "PYTHONOPTIMIZE"}
+
+
 def _death(status: int, messages: IO[str]) -> str:
     messages.seek(0)
-    lines = messages.read().strip().splitlines()[-20:]
+    lines = messages.read().strip().splitlines()
+    # Where Python says what it was doing, the innermost call comes first, and the library's last words stand before.
+    place = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines) - 10)
     how = f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    return "\n".join([f"the process {how}", *lines])
+    return "\n".join([f"the process {how}", *lines[max(0, place - 10) : max(0, place) + 10]])
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ __all__ = ["NEEDS", "MooncakeConnector", "load"]
 
 _CURE: Final = (
     "Install mooncake-transfer-engine, or mooncake-transfer-engine-non-cuda where there is no GPU, for example with "
-    "`pip install vmmcache[mooncake]`"
+    "`pip install 'vmmcache[mooncake]'`"
 )
 _CODES: Final = {
     -1: "ERR_INVALID_ARGUMENT",

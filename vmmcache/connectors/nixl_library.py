@@ -11,7 +11,7 @@ from vmmcache.errors import ConfigError, ConnectorUnavailable
 
 __all__ = ["load", "parameters_of"]
 
-_CURE: Final = "Install nixl-cu12 or nixl-cu13, for example with `pip install vmmcache[nixl]`"
+_CURE: Final = "Install nixl-cu12 or nixl-cu13, for example with `pip install 'vmmcache[nixl]'`"
 
 
 def parameters_of(backend: str, wanted: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Final, Generic, NamedTuple, TypeVar, cast
 import pluggy
 
 from vmmcache.driver import VmmDriver
-from vmmcache.errors import ConfigError, DriverUnavailable
+from vmmcache.errors import ConfigError, DriverUnavailable, VmmCacheError
 from vmmcache.plugins import hookspecs
 from vmmcache.spec import DriverSpec
 
@@ -29,6 +29,7 @@ __all__ = [
     "drivers",
     "find_driver",
     "load_driver",
+    "open_device",
     "open_driver",
     "split_device",
     "take_in",
@@ -80,6 +81,7 @@ def load_driver(key: str) -> FoundDriver | BrokenDriver:
     return record if isinstance(record, FoundDriver) else drivers()[key]
 
 
+T = TypeVar("T")
 Spec = TypeVar("Spec")
 Found = TypeVar("Found")
 Broken = TypeVar("Broken")
@@ -159,8 +161,30 @@ def open_driver(device: str | VmmDriver) -> VmmDriver:
     name, index = split_device(device)
     key = (os.getpid(), name, index)
     if (driver := _opened.get(key)) is None:
-        driver = _opened.setdefault(key, find_driver(name).spec.open(index))
+        driver = _opened.setdefault(key, open_device(find_driver(name).spec, index))
     return driver
+
+
+def open_device(spec: DriverSpec, index: int) -> VmmDriver:
+    """A driver that nobody has had before.
+
+    Raises
+    ------
+    DriverUnavailable
+        There is none to be had; or what the plug-in gives is none, or what it raises is no error of ours.
+    """
+    driver, error = _try(lambda: spec.open(index))
+    if isinstance(error, VmmCacheError):
+        raise error
+    if error is not None:
+        raise _no_driver(spec, index, f"raised {type(error).__name__}: {error}") from error
+    if not isinstance(driver, VmmDriver):
+        raise _no_driver(spec, index, f"gave a {type(driver).__name__}, not a VmmDriver")
+    return driver
+
+
+def _no_driver(spec: DriverSpec, index: int, what: str) -> DriverUnavailable:
+    return DriverUnavailable(f"open({index}) of the plug-in {what}", cure=CURE, driver=spec.name)
 
 
 _opened: dict[tuple[int, str, int], VmmDriver] = {}
@@ -178,6 +202,11 @@ def split_device(device: str) -> tuple[str, int]:
 
 def find_driver(name: str) -> FoundDriver:
     """The driver of that name, or DriverUnavailable that says what is installed, or what is broken."""
+    # Names of ours cannot be taken: whoever asks for one does not wait for what strangers' plug-ins do when imported.
+    ours = (entry for entry in entry_points(group=hookspecs.GROUP, name=name) if _is_ours(entry))
+    record = take_in(ours, _DRIVERS).get(name)
+    if isinstance(record, FoundDriver):
+        return record
     known = drivers()
     record = known.get(name)
     if isinstance(record, FoundDriver):
@@ -208,10 +237,16 @@ def _load(entry: EntryPoint, door: Door[Spec, Found, Broken]) -> Iterable[tuple[
 
 def _records(entry: EntryPoint, hook: str) -> list[object] | str:
     """What a plug-in yields from a hook, or why it does not, for people."""
+    records, error = _try(lambda: list(_quarantined(entry, hook)))
+    return f"{type(error).__name__}: {error}" if records is None else records
+
+
+def _try(call: Callable[[], T]) -> tuple[T, None] | tuple[None, BaseException]:
+    """What a plug-in gives, or what it raises."""
     try:
-        return list(_quarantined(entry, hook))
-    except Exception as error:  # noqa: BLE001 -- a stranger's plug-in may raise anything; it is shown
-        return f"{type(error).__name__}: {error}"
+        return call(), None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- a stranger's may raise anything, or end us; it is shown
+        return None, error
 
 
 def _quarantined(entry: EntryPoint, hook: str) -> Iterable[object]:
@@ -231,8 +266,12 @@ def _quarantined(entry: EntryPoint, hook: str) -> Iterable[object]:
             yield from cast("Iterable[object]", implementation.function())
 
 
+def _is_ours(entry: EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == OURS
+
+
 def _ours_first(entry: EntryPoint) -> tuple[bool, str, str]:
-    return entry.dist is None or entry.dist.name != OURS, entry.name, _origin(entry)
+    return not _is_ours(entry), entry.name, _origin(entry)
 
 
 def _origin(entry: EntryPoint) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,7 +52,7 @@ def probe(device: str) -> ProbeReport:
     if found is not None:
         return _answer(device, name, reason=found["reason"], cure=found["cure"], steps=steps, found=found)
     if number := len(entry["devices"]):
-        reason, cure = f"there is no device {index}; {name} has {number}", f"Use an index from 0 to {number - 1}"
+        reason, cure = f"there is no device {index}; {name} has {number}", _index_cure(number)
         return _answer(device, name, reason=reason, cure=cure, steps=steps)
     return _answer(device, name, reason=entry["reason"], cure=entry["cure"], steps=steps)
 
@@ -85,10 +86,13 @@ def probe_all(only: str | None = None, *, connectors: bool | None = None) -> dic
     """
     known = {key: record for key, record in drivers().items() if only is None or record.name == only}
     timeout_s = _timeout()
-    others = None
-    if connectors is not False and only is None:
-        others = ConnectorProbe(known.values(), load=connectors is True)
-    entries = _ask(known, timeout_s)
+    with ExitStack() as stack:
+        others = None
+        if connectors is not False and only is None:
+            others = ConnectorProbe(known.values(), load=connectors is True)
+            stack.callback(others.stop)
+        entries = _ask(known, timeout_s)
+        libraries = others.finish(timeout_s, TIMEOUT) if others is not None else []
     accelerators = {
         record.name for record in known.values() if isinstance(record, FoundDriver) and record.spec.accelerator
     }
@@ -102,7 +106,7 @@ def probe_all(only: str | None = None, *, connectors: bool | None = None) -> dic
     return {
         "schema": SCHEMA,
         "drivers": entries,
-        "connectors": others.finish(timeout_s, TIMEOUT) if others is not None else [],
+        "connectors": libraries,
         "selected": selected[2],
         "accelerator": not selected[0],
     }
@@ -110,14 +114,19 @@ def probe_all(only: str | None = None, *, connectors: bool | None = None) -> dic
 
 def _ask(known: Mapping[str, FoundDriver | BrokenDriver], timeout_s: float) -> list[dict[str, Any]]:
     """Entries of the report, one for each driver, in their order."""
-    children = {key: ProbeProcess(key) for key, record in known.items() if isinstance(record, FoundDriver)}
-    deadline = time.monotonic() + timeout_s
-    return [
-        _finish(record, children[key], deadline, timeout_s)
-        if isinstance(record, FoundDriver)
-        else _entry(record, "broken", record.error, record.cure)
-        for key, record in known.items()
-    ]
+    children = {}
+    with ExitStack() as stack:
+        for key, record in known.items():
+            if isinstance(record, FoundDriver):
+                children[key] = ProbeProcess(key)
+                stack.callback(children[key].stop)
+        deadline = time.monotonic() + timeout_s
+        return [
+            _finish(record, children[key], deadline, timeout_s)
+            if isinstance(record, FoundDriver)
+            else _entry(record, "broken", record.error, record.cure)
+            for key, record in known.items()
+        ]
 
 
 def _finish(record: FoundDriver, child: ProbeProcess, deadline: float, timeout_s: float) -> dict[str, Any]:
@@ -167,6 +176,10 @@ def _answer(
         steps=steps,
         facts={key: value for key, value in found.items() if key not in own},
     )
+
+
+def _index_cure(number: int) -> str:
+    return "Use index 0" if number == 1 else f"Use an index from 0 to {number - 1}"
 
 
 def _timeout() -> float:

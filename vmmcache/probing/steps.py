@@ -15,6 +15,7 @@ from typing import Any, Final
 from vmmcache.driver import Allocation, HandleType, Mapping, Reservation, VmmDriver
 from vmmcache.errors import DriverError, DriverUnavailable
 from vmmcache.fds import FD_CURE
+from vmmcache.plugins.host import open_device
 from vmmcache.spec import UPDATE, DriverSpec, ask
 from vmmcache.units import TIB, format_bytes
 
@@ -82,7 +83,7 @@ class _Device:
         return self._driver
 
     def _open(self) -> str:
-        self._driver = self._spec.open(self._index)
+        self._driver = open_device(self._spec, self._index)
         self._report["device"] = self._driver.device
         return self._driver.device
 

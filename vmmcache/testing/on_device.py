@@ -9,8 +9,7 @@ import pytest
 from vmmcache.driver import VmmDriver
 from vmmcache.plugins.host import open_driver
 from vmmcache.testing.conformance import DriverConformance
-
-DEVICE = "VMMCACHE_SELFTEST_DEVICE"
+from vmmcache.testing.selftest import DEVICE
 
 
 class TestDevice(DriverConformance):

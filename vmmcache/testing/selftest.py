@@ -9,13 +9,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import pytest
 
-from vmmcache.testing import on_device
+__all__ = ["DEVICE", "main"]
 
-__all__ = ["main"]
+DEVICE: Final = "VMMCACHE_SELFTEST_DEVICE"
+"""By which variable the device comes to the suite."""
+_SUITE: Final = Path(__file__).with_name("on_device.py")
 
 
 class _Reporter:
@@ -23,6 +25,10 @@ class _Reporter:
 
     def __init__(self, answer: TextIO) -> None:
         self._answer = answer
+
+    def pytest_configure(self) -> None:
+        # Before anybody imports it: what is attached to an issue has to show what was compared.
+        pytest.register_assert_rewrite("vmmcache.testing.conformance")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._say(event="collected", tests=len(session.items))
@@ -50,14 +56,15 @@ def _name(nodeid: str) -> str:
 
 def main(device: str) -> int:
     """Run the suite on `device`; pytest's exit status."""
-    os.environ[on_device.DEVICE] = device
+    os.environ[DEVICE] = device
     # Standard output is ours alone: pytest, and the vendor's library, write to standard error.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    # No settings, plug-ins or caches of whatever folder the command is run in.
-    options = ["-q", "--no-header", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(Path(__file__).parent)]
+    # No settings, plug-ins or caches of whatever folder the command is run in. Nothing is captured: what a library says
+    # before it crashes would be lost.
+    options = ["-q", "-s", "--no-header", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(_SUITE.parent)]
     with answer:
-        return int(pytest.main([*options, str(Path(on_device.__file__))], plugins=[_Reporter(answer)]))
+        return int(pytest.main([*options, str(_SUITE)], plugins=[_Reporter(answer)]))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,13 @@ from typing import ClassVar
 import pytest
 
 from vmmcache.driver import VmmDriver
+from vmmcache.testing.asserting import require_assertions
 from vmmcache.testing.conformance._workbench import Workbench
 from vmmcache.units import TIB
 
 __all__ = ["Suite"]
+
+require_assertions("the conformance suite")
 
 
 class Suite:

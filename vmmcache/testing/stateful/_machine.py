@@ -18,12 +18,15 @@ from vmmcache.memory.descriptors import RegistrableSegment
 from vmmcache.memory.states import TRANSITIONS, Event, State
 from vmmcache.memory.tensor import ExtensibleTensor
 from vmmcache.testing import checks
+from vmmcache.testing.asserting import require_assertions
 from vmmcache.testing.model import Model
 from vmmcache.testing.recording import RecordingDriver
 from vmmcache.testing.strategies import Configuration, FaultPlan, configurations, fault_plans, sizes_to_commit
 from vmmcache.testing.witness import Witness
 
 __all__ = ["CONFIGURATION", "PLAN", "SEGMENT", "SIZES", "Held", "Machine", "allowed"]
+
+require_assertions("the stateful machine")
 
 
 @dataclass
