@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -104,6 +105,16 @@ def test_an_error_reaches_another_process() -> None:
     script = "import pickle, sys; error = pickle.load(sys.stdin.buffer); print(error, error.requested, error.free)"
     child = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(error), capture_output=True, check=True)
     assert child.stdout.decode().strip() == "full 8 None"
+
+
+@pytest.mark.parametrize("value", [threading.Lock(), [1, lambda: None], {"a": open}], ids=["lock", "list", "dict"])
+def test_a_wrong_input_reaches_another_process_whatever_it_was(value: object) -> None:
+    """As its text, where it is nothing that another process has."""
+    error = ConfigError("on_revoke", value, "must be callable")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.field) == (str(error), "on_revoke")
+    assert str(again) == f"on_revoke={again.value}: must be callable"
+    assert error.value is value
 
 
 def test_an_unavailable_driver_says_who_why_and_the_cure() -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import vmmcache
+from vmmcache import planning
 
 Sources = Mapping[str, ast.Module]
 
@@ -55,6 +58,10 @@ def test_the_front_door_opens_to_every_name_and_to_no_other() -> None:
         assert name in dir(vmmcache)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = vmmcache.no_such_name
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert vmmcache.__version__ == version("vmmcache")
 
 
 def test_type_checkers_see_the_names_that_the_front_door_resolves(sources: Sources) -> None:
@@ -103,6 +110,22 @@ def test_every_part_of_the_package_stands_on_the_architecture_page(repository: P
     parts = {".".join(name.split(".")[1:3]) for name in sources if name.startswith("vmmcache.")}
     files = {f"{part.partition('.')[0]}/" if "." in part else f"{part}.py" for part in parts - {"__init__", "__main__"}}
     assert [file for file in sorted(files) if not re.search(rf"^ +{re.escape(file)}(\s|$)", page, re.MULTILINE)] == []
+
+
+def test_what_a_caller_has_to_make_is_public() -> None:
+    """Types that documented parameters of public names are of: here, or with everything else of the planner's."""
+    public = {*vmmcache.__all__, *planning.__all__}
+    # Python's and torch's; a protocol, which is kept without its name; a name for plain tuples.
+    public |= {"None", "Fraction", "ProcessGroup", "Store", "SlotMover", "Copy"}
+    hidden: dict[str, str] = {}
+    for name in (*vmmcache.__all__, *planning.__all__):
+        thing = getattr(vmmcache, name, None) or getattr(planning, name)
+        parts = (thing, *(getattr(thing, each) for each in dir(thing) if not each.startswith("_")))
+        for text in (inspect.getdoc(part) or "" for part in parts if callable(part)):
+            section = re.search(r"Parameters\n-+\n(.*?)(\n\n[A-Z]\w+\n-+\n|\Z)", text, re.DOTALL)
+            kinds = re.findall(r"^\w[\w, ]* : (.*?)(?:, default.*)?$", section[1], re.MULTILINE) if section else []
+            hidden |= {kind: name for kind in re.findall(r"\b[A-Z][a-z]\w+", " ".join(kinds)) if kind not in public}
+    assert hidden == {}
 
 
 def test_every_public_name_is_in_the_api_reference(repository: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -127,6 +129,29 @@ def test_the_largest_and_the_smallest_sizes_are_fine(tensor: ExtensibleTensor) -
     assert tensor.committed == (0, 8 * tensor.granule)
     tensor.commit(0)
     tensor.close()
+
+
+@pytest.mark.parametrize("number", [np.int64, np.uint64, torch.tensor], ids=lambda kind: kind.__name__)
+def test_numbers_of_other_libraries_become_ints_before_anybody_else_sees_them(
+    driver: JournalDriver, number: Callable[[int], Any]
+) -> None:
+    """ctypes takes none of them, and neither does JSON."""
+    granule = driver.granule
+    with ExtensibleTensor(number(16 * granule), driver, segments=number(2), chunk=number(granule)) as tensor:
+        tensor.commit(number(granule + 1))
+        assert type(tensor.capacity) is int
+        assert json.loads(json.dumps([tensor.capacity, tensor.segment_sizes, tensor.committed])) == [
+            16 * granule,
+            [8 * granule] * 2,
+            [granule + 1] * 2,
+        ]
+    with pytest.raises(ConfigError, match="nbytes"):
+        driver.reserve(granule + 0.5)  # type: ignore[arg-type]  # that is the point
+    reservation = driver.reserve(number(granule))
+    allocation = driver.create(number(granule))
+    assert type(reservation.nbytes) is type(allocation.nbytes) is int
+    driver.release(allocation)
+    driver.free(reservation)
 
 
 def test_a_message_names_the_segment_the_number_and_the_limit(tensor: ExtensibleTensor) -> None:

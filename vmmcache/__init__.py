@@ -135,6 +135,8 @@ if TYPE_CHECKING:
     from vmmcache.sharing import SharedTensor, TensorServer
     from vmmcache.spec import DriverSpec, ProbeReport, Step, Survey
 
+    __version__: str
+
 # Where each public name lives. Resolved at first use, so that `import vmmcache` costs next to nothing.
 _HOMES = {
     "vmmcache.cache.budget": ("MemoryBudget",),
@@ -197,6 +199,10 @@ _MODULES = ("metrics",)
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version  # here: it takes longer to import than all of this
+
+        return version(__name__)
     if name in _MODULES:
         return getattr(__import__(f"{__name__}.{name}"), name)
     if (module := _HOME.get(name)) is None:

@@ -70,13 +70,20 @@ class ConfigError(VmmCacheError, ValueError):
     field : str
         The argument or field that is wrong.
     value : object
-        What was given.
+        What was given; in another process its text, where it is not made of numbers, texts, sequences and dicts.
     """
 
     def __init__(self, field: str, value: object, problem: str) -> None:
         super().__init__(f"{field}={_short(value)}: {problem}")
         self.field = field
         self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (kind, message, fields) = super().__reduce__()
+        if not _is_plain(self.value):
+            # A lock, a callback, a class of the caller's own: not everything that can be given can be handed on.
+            fields["value"] = _short(self.value)
+        return rebuild, (kind, message, fields)
 
 
 class PlanError(VmmCacheError):
@@ -344,6 +351,15 @@ class OutOfDeviceMemory(DriverError, MemoryError):
         self.requested = requested
         self.free = free
         self.committed = committed
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value can be pickled here and made again anywhere."""
+    if type(value) in (list, tuple, set, frozenset):
+        return all(map(_is_plain, value))  # type: ignore[call-overload]  # one of these, and iterable
+    if type(value) is dict:
+        return all(_is_plain(part) for item in value.items() for part in item)
+    return value is None or type(value) in (bool, int, float, str, bytes)
 
 
 def _short(value: object) -> str:

@@ -12,6 +12,7 @@ DLPACK = "vmmcache/memory/dlpack.py"
 VIEWS = "vmmcache/memory/views.py"
 STATES = "vmmcache/memory/states.py"
 LEASES = "vmmcache/connectors/leases.py"
+CLOSING = "vmmcache/closing.py"
 
 MUTANTS = [
     # Segments -------------------------------------------------------------------------------------------------------
@@ -164,6 +165,13 @@ MUTANTS = [
         "new": "            Event.WAKE: State.COMMITTED,\n            Event.COMMIT: State.COMMITTED,\n",
         "tests": ["tests/test_states.py"],
     },
+    {
+        "name": "a refusal of a table of states knows one cure for all",
+        "path": "vmmcache/transitions.py",
+        "old": "cures.get((state, event), otherwise)",
+        "new": "otherwise",
+        "tests": ["tests/test_transitions.py"],
+    },
     # Views and life -------------------------------------------------------------------------------------------------
     {
         "name": "a view's storage is rounded to the granule",
@@ -305,5 +313,47 @@ MUTANTS = [
         "old": "        leases.on_drop = lifetime.close_if_unused\n",
         "new": "",
         "tests": ["tests/test_tensor_lifetime.py"],
+    },
+    {
+        "name": "a refusal to close hides the error of the block",
+        "path": CLOSING,
+        "old": "            if error is None:\n",
+        "new": "            if True:\n",
+        "tests": ["tests/test_closing.py"],
+    },
+    {
+        "name": "a block that could not close what it had says nothing",
+        "path": CLOSING,
+        "old": "            if error is None:\n                raise\n",
+        "new": "            if error is None:\n                return\n",
+        "tests": ["tests/test_closing.py"],
+    },
+    {
+        "name": "that something was not closed is no note to the block's error",
+        "path": CLOSING,
+        "old": 'error.add_note(f"not closed: {refusal}")',
+        "new": "pass",
+        "tests": ["tests/test_closing.py"],
+    },
+    {
+        "name": "a lifetime that another thread has taken is waited for",
+        "path": LIFETIME,
+        "old": "        except IndexError:\n            return  # another thread tries the rest\n",
+        "new": "        except ZeroDivisionError:\n            return  # another thread tries the rest\n",
+        "tests": ["tests/test_tensor_capture.py"],
+    },
+    {
+        "name": "what waits for one device keeps what waits for another",
+        "path": LIFETIME,
+        "old": "        lifetime.close_if_unused()\n",
+        "new": "        lifetime.close_if_unused()\n        if lifetime in _waiting:\n            return\n",
+        "tests": ["tests/test_tensor_capture.py"],
+    },
+    {
+        "name": "closing: a copy owns the same memory",
+        "path": CLOSING,
+        "old": "    def __reduce__(self) -> NoReturn:\n",
+        "new": "    def _reduce(self) -> NoReturn:\n",
+        "tests": ["tests/test_closing.py"],
     },
 ]

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from vmmcache.errors import StateError
+from vmmcache.transitions import follow
 
 __all__ = ["TRANSITIONS", "Event", "State", "next_state"]
 
@@ -94,7 +94,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = MappingProxyType(
     }
 )
 
-_CURE: Final = {
+_CURES: Final = {
     (State.WARMING, Event.SLEEP): "finalize() first, or close()",
     (State.WARMING, Event.WAKE): "it was never asleep",
     (State.WARMING, Event.RESIZE): "finalize() decides its size; resize() may change it then",
@@ -104,16 +104,7 @@ _CURE: Final = {
 }
 
 
-def next_state(state: State, event: Event, *, who: str) -> State:
+def next_state(state: State, event: Event, *, who: object) -> State:
     """The state after `event`, or StateError that names `who`, state, event and what helps."""
-    try:
-        return TRANSITIONS[state][event]
-    except KeyError:
-        cure = _CURE.get((state, event))
-        if cure is None:
-            cure = "make a new one" if state is State.CLOSED else "its size is decided already; see resize()"
-        raise StateError(
-            f"{who} is {state.value}, which does not allow {event.value}(); {cure}",
-            state=state.value,
-            event=event.value,
-        ) from None
+    otherwise = "make a new one" if state is State.CLOSED else "its size is decided already; see resize()"
+    return follow(TRANSITIONS, state, event, who=who, cures=_CURES, otherwise=otherwise)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
+from vmmcache.closing import ClosedOnExit
 from vmmcache.connectors.extents import Extent, Extents
 from vmmcache.connectors.needs import ConnectorNeeds
 from vmmcache.connectors.strange import by_address, calling, check_descriptors, check_overlap, check_told
@@ -25,7 +25,7 @@ from vmmcache.memory.undo import UndoStack
 __all__ = ["Connector"]
 
 
-class Connector(ABC):
+class Connector(ClosedOnExit):
     """One library's agent in this process. Methods may be called from any thread.
 
     Attributes
@@ -57,19 +57,6 @@ class Connector(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, {len(self._registered)} registered>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except VmmCacheError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"not closed: {refusal}")
 
     @property
     def registered(self) -> tuple[RegistrableSegment, ...]:
@@ -232,16 +219,18 @@ class Connector(ABC):
     def _unregister(self, segments: Sequence[RegistrableSegment]) -> Iterator[RegistrableSegment]:
         """Deregister, and yield each segment when it is not registered any more."""
 
-    def _quiesce(self) -> None:  # noqa: B027 -- for most there is nothing to do
+    # In these there is nothing to do for most.
+
+    def _quiesce(self) -> None:
         """Wait for transfers that this side has started, or StateError."""
 
-    def _invalidate_peers(self) -> None:  # noqa: B027 -- for most there is nothing to do
+    def _invalidate_peers(self) -> None:
         """Drop what the library knows of peers, where it has to."""
 
-    def _close_handles(self, segments: Sequence[RegistrableSegment]) -> None:  # noqa: B027 -- for most there is nothing to do
+    def _close_handles(self, segments: Sequence[RegistrableSegment]) -> None:
         """Close what was exported for `segments`."""
 
-    def _close(self) -> None:  # noqa: B027 -- for most there is nothing to do
+    def _close(self) -> None:
         """Give up the agent; nothing is registered."""
 
     # ----------------------------------------------------------------------------------------------------------------

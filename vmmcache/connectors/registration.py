@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from vmmcache.closing import ClosedOnExit
 from vmmcache.connectors.base import Connector
 from vmmcache.connectors.layouts import check_layout
 from vmmcache.connectors.leases import RegistrationLease
 from vmmcache.connectors.registrable import Registrable
 from vmmcache.connectors.registration_set import RegistrationSet
-from vmmcache.errors import ConfigError, StateError, VmmCacheError
+from vmmcache.errors import ConfigError, StateError
 from vmmcache.memory.descriptors import RegistrableSegment
 from vmmcache.memory.undo import UndoStack
 
 __all__ = ["Registration"]
 
 
-class Registration:
+class Registration(ClosedOnExit):
     """All committed memory of `memory`, leased, and registered with `connector`.
 
     While it lasts, the memory may grow, which `refresh` registers, and every operation that would take a registered
@@ -92,19 +92,6 @@ class Registration:
             f"<Registration of {self._parts.nbytes} bytes in {len(self._parts)} parts on {self.memory.device} "
             f"with {self.connector.name}, {self._state}>"
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except VmmCacheError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"not closed: {refusal}")
 
     @property
     def state(self) -> str:

@@ -40,7 +40,7 @@ class Segments:
 
     def __init__(self, capacity: int, segments: int | Sequence[int], granule: int) -> None:
         self.sizes = _sizes(capacity, segments)
-        self.capacity = capacity
+        self.capacity = sum(self.sizes)
         self.granule = granule
         self.offsets = tuple(itertools.accumulate(self.sizes, initial=0))[:-1]
 
@@ -125,7 +125,7 @@ def _unit(parts: list[tuple[Range, list[Range], list[int]]]) -> Unit:
 
 
 def _sizes(capacity: int, segments: int | Sequence[int]) -> tuple[int, ...]:
-    as_count("capacity", capacity, minimum=1, maximum=ADDRESSES // 2)
+    capacity = as_count("capacity", capacity, minimum=1, maximum=ADDRESSES // 2)
     if isinstance(segments, Sequence) and not isinstance(segments, str | bytes):
         sizes = tuple(as_count(f"segments[{index}]", size, minimum=1) for index, size in enumerate(segments))
         if sum(sizes) != capacity:

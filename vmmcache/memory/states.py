@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from vmmcache.errors import StateError
+from vmmcache.transitions import follow
 
 __all__ = ["TRANSITIONS", "Event", "State", "next_state"]
 
@@ -79,7 +79,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = MappingProxyType(
     }
 )
 
-_CURE: Final = {
+_CURES: Final = {
     (State.RESERVED, Event.LEASE): "commit memory first",
     (State.RESERVED, Event.WAKE): "nothing was released; commit memory instead",
     (State.COMMITTED, Event.WAKE): "the memory is there already",
@@ -89,16 +89,5 @@ _CURE: Final = {
 
 
 def next_state(state: State, event: Event, *, who: object) -> State:
-    """The state after `event`, or StateError that names `who`, state, event and what helps.
-
-    `who` is made into text only where it is needed.
-    """
-    try:
-        return TRANSITIONS[state][event]
-    except KeyError:
-        cure = _CURE.get((state, event), "make a new one")
-        raise StateError(
-            f"{who} is {state.value}, which does not allow {event.value}(); {cure}",
-            state=state.value,
-            event=event.value,
-        ) from None
+    """The state after `event`, or StateError that names `who`, state, event and what helps."""
+    return follow(TRANSITIONS, state, event, who=who, cures=_CURES, otherwise="make a new one")

@@ -6,12 +6,11 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from vmmcache.closing import ClosedOnExit
 from vmmcache.connectors.leases import LeaseBook
 from vmmcache.driver import VmmDriver
-from vmmcache.errors import VmmCacheError
 from vmmcache.memory.atlas.known import note
 from vmmcache.memory.changes import Look, Observer, Observers
 from vmmcache.memory.connectable import ConnectableSegments
@@ -29,7 +28,7 @@ __all__ = ["ExtensibleTensor"]
 _log: Final = logging.getLogger(__name__)
 
 
-class ExtensibleTensor(ConnectableSegments):
+class ExtensibleTensor(ClosedOnExit, ConnectableSegments):
     """Device memory that grows and shrinks without moving.
 
     Addresses are reserved once, for `capacity` bytes, which may be more than the device has. Memory is committed
@@ -85,7 +84,7 @@ class ExtensibleTensor(ConnectableSegments):
         if chunk is not None:
             chunk = align_down(as_count("chunk", chunk, minimum=driver.granule), driver.granule)
         leases = LeaseBook(driver.granule)
-        region = Region(driver, capacity, guard=leases.guard, chunk=chunk)
+        region = Region(driver, division.capacity, guard=leases.guard, chunk=chunk)
         lifetime = Lifetime(region, leased=leases.__len__)
         leases.on_drop = lifetime.close_if_unused
         leases.on_count = region.meter.leases
@@ -99,20 +98,6 @@ class ExtensibleTensor(ConnectableSegments):
             f"<ExtensibleTensor on {self.device}, {self.committed_bytes} of {self.capacity} bytes committed in "
             f"{len(self.committed)} segments at {self.base_address:#x}, {self.state}>"
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except VmmCacheError as refusal:
-            if error is None:
-                raise
-            # The error of the block is the one that matters; its frames may hold the very views that forbid to close.
-            error.add_note(f"not closed: {refusal}")
 
     # Memory ---------------------------------------------------------------------------------------------------------
 
