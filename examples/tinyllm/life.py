@@ -16,9 +16,8 @@ from tinyllm.scheduler import Scheduler, Turn
 from tinyllm.shape import KINDS
 from tinyllm.workload import LONGEST, Request, digest
 from vmmcache import Connector, KVCacheManager, MemoryBudget, QuotaError, Ranks, SizingReport, wrap_slots
-from vmmcache.planning import Batch, plan
+from vmmcache.planning import Batch, EngineLimits, plan
 from vmmcache.planning import Request as Planned
-from vmmcache.planning.warmup import EngineLimits
 
 __all__ = ["Engine", "Options"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vmmcache import hookimpl
 
 if TYPE_CHECKING:
-    from vmmcache.planning.warmup import WarmupConstraint
+    from vmmcache.planning import WarmupConstraint
 
 
 @hookimpl

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vmmcache.planning import Batch, Request
-from vmmcache.planning.warmup import EngineLimits, WarmupConstraint
+from vmmcache.planning import Batch, EngineLimits, Request, WarmupConstraint
 
 __all__ = ["CONSTRAINT", "longest_decode"]
 

@@ -193,6 +193,20 @@ MUTANTS = [
         "tests": [TEST_SPLIT],
     },
     {
+        "name": "what a group of long steps leaves is left to nobody",
+        "path": SPLIT,
+        "old": "takers, weights) if fill else slots",
+        "new": "takers, weights) if False else slots",
+        "tests": ["tests/planning/test_reserved_aligned.py"],
+    },
+    {
+        "name": "what is left is filled by the published split's leave only",
+        "path": "vmmcache/planning/result.py",
+        "old": 'fill = plan.aligned or plan.arrangement != "block-major"',
+        "new": "fill = plan.aligned",
+        "tests": ["tests/planning/test_reserved_aligned.py"],
+    },
+    {
         "name": "halves round up",
         "path": SPLIT,
         "old": "2 * remainder + (quotient & 1) > denominator",

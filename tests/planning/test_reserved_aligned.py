@@ -121,6 +121,51 @@ def test_the_fit_is_the_largest_with_slots_set_aside_and_segments_on_granules(
     assert planned.nbytes == model.nbytes(slots, granule) <= quota
 
 
+@given(
+    layouts(),
+    batches(policies=[ConstraintPolicy.FIXED]),
+    st.sampled_from(["block-major", "layer-major"]),
+    st.booleans(),
+    GRANULES,
+    st.integers(0, 20_000),
+)
+def test_no_room_is_left_in_which_a_group_could_have_a_slot_more(
+    layout: CacheLayout, batch: Batch, arrangement: Arrangement, aligned: bool, granule: int, more: int
+) -> None:
+    """S3: wherever the published split does not bind us."""
+    options: dict[str, Any] = {"constraints": [batch], "arrangement": arrangement, "aligned": aligned}
+    try:
+        least = plan(layout, granule=granule, **options).min_nbytes
+    except ConfigError:
+        assert arrangement == "layer-major"
+        return
+    assume(aligned or arrangement == "layer-major")
+    planned = plan(layout, least + more, granule, **options)
+    assert planned.usable is not None
+    assert planned.nbytes <= planned.usable
+    for group in planned.groups:
+        sizes = [nbytes for pool in group.segments for nbytes, number in pool for _ in range(number)]
+        one_more = next(
+            n for n in count(group.slots + 1) if not aligned or all(n * size % granule == 0 for size in sizes)
+        )
+        nbytes = sum(len(range(0, one_more * size, granule)) * granule for size in sizes)
+        assert nbytes - group.nbytes > planned.usable - planned.nbytes
+
+
+def test_what_a_group_of_long_steps_cannot_use_is_for_the_others() -> None:
+    """A hybrid of Qwen3-Next's kind: 36 states of 1.05 MiB, which end on granules every 32; blocks do every 16."""
+    state, block = Ssm([Buffer("state", 1 << 20), Buffer("conv", 49152)], count=36), 16 * 1024
+    layout = CacheLayout(16, [state, Attention([Buffer("key", block), Buffer("value", block)], count=12)])
+    options: dict[str, Any] = {"constraints": [Batch([Request(8192)])], "aligned": True}
+    asked = plan(layout, **options)
+    assert [asked.alignment(group) for group in range(2)] == [32, 16]
+    assert asked.groups[0].nbytes == 32 * 36 * ((1 << 20) + 49152), "all states of a step, of which one is needed"
+    for quota in range(3 << 30, 5 << 30, 100 << 20):
+        planned = plan(layout, quota, **options)
+        assert planned.usable is not None
+        assert planned.usable - planned.nbytes < 6 << 20, "a step of blocks"
+
+
 @given(layouts(), batches(), SHARES, REWINDS, st.randoms(use_true_random=False))
 def test_a_declared_batch_is_admitted_on_what_is_not_reserved(
     layout: CacheLayout, batch: Batch, share: float, rewind: int | None, random: Any

@@ -12,8 +12,7 @@ import pytest
 
 from tests.planning.support import FIT, one_buffer
 from vmmcache.errors import ConfigError
-from vmmcache.planning import Batch, CacheLayout, Request, plan
-from vmmcache.planning.warmup import EngineLimits, WarmupConstraint, warmup_constraints
+from vmmcache.planning import Batch, CacheLayout, EngineLimits, Request, WarmupConstraint, plan, warmup_constraints
 from vmmcache.plugins import hookspecs
 
 GRAPHS = (1, 8, 32)

@@ -16,6 +16,7 @@ from vmmcache.planning.longest import longest_in, longest_request
 from vmmcache.planning.notices import Binding, PlanWarning, Reduction
 from vmmcache.planning.planner import plan
 from vmmcache.planning.result import GroupPlan, Plan, Weights
+from vmmcache.planning.warmup import EngineLimits, WarmupConstraint, context_constraint, warmup_constraints
 from vmmcache.planning.workload import Batch, ConstraintPolicy, Request
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Buffer",
     "CacheLayout",
     "ConstraintPolicy",
+    "EngineLimits",
     "GroupPlan",
     "LifeCycle",
     "Plan",
@@ -33,9 +35,12 @@ __all__ = [
     "Reduction",
     "Request",
     "Ssm",
+    "WarmupConstraint",
     "Weights",
+    "context_constraint",
     "default_granule",
     "longest_in",
     "longest_request",
     "plan",
+    "warmup_constraints",
 ]

@@ -85,6 +85,7 @@ class Plan(NamedTuple):
         *,
         pool_ratio: Sequence[float] | None = None,
         typical_step: Batch | None = None,
+        at_least: Sequence[int] | None = None,
     ) -> Plan:
         """The plan for another quota or another split, on the same floors.
 
@@ -98,6 +99,9 @@ class Plan(NamedTuple):
             One weight per life cycle, as for `plan`.
         typical_step : Batch, optional
             As for `plan`. Without either, the split's weights stay.
+        at_least : sequence of int, optional
+            Slots per pool group that stay if the quota has room for all of them. A split for a few bytes more may give
+            a group many slots fewer, where another then has room for one more of its own.
 
         Raises
         ------
@@ -116,10 +120,17 @@ class Plan(NamedTuple):
                 raise ConfigError("typical_step", typical_step, "must be a Batch")
             slots = Demand(self.layout, self.scratch_rewind).of(typical_step)
             weights = Weights(tuple(slot_weights(footprint, slots, self.reserved_slots)), explicit=False)
-        return with_slots(self, footprint, quota, weights)
+        return with_slots(self, footprint, quota, weights, at_least=at_least)
 
 
-def with_slots(plan: Plan, footprint: Footprint, quota: int | None, weights: Weights, grow: bool = False) -> Plan:
+def with_slots(
+    plan: Plan,
+    footprint: Footprint,
+    quota: int | None,
+    weights: Weights,
+    grow: bool = False,
+    at_least: Sequence[int] | None = None,
+) -> Plan:
     """`plan` with slots for `quota`, its floors as they are."""
     floors = [group.min_slots for group in plan.groups]
     slots, usable = floors, None
@@ -128,7 +139,11 @@ def with_slots(plan: Plan, footprint: Footprint, quota: int | None, weights: Wei
         if plan.min_nbytes > usable and not grow:
             raise over_quota(plan.groups, footprint, quota, needed=plan.min_nbytes, cause="fixed")
         budget = max(usable, plan.min_nbytes) // plan.granule
-        slots = split(plan.layout, footprint, budget, floors, weights.groups, weights.explicit)
+        if at_least is not None:
+            kept = list(map(max, floors, at_least))
+            floors = kept if footprint.total(kept) <= budget else floors
+        fill = plan.aligned or plan.arrangement != "block-major"
+        slots = split(plan.layout, footprint, budget, floors, weights.groups, weights.explicit, fill=fill)
     slots = footprint.counted(slots)
     groups = tuple(
         group._replace(slots=number, nbytes=footprint.granules(index, number) * plan.granule)
