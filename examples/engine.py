@@ -99,7 +99,7 @@ def serve(options: argparse.Namespace, place: Place | None) -> dict[str, Any]:
     from tinyllm.ranks import RankLost, combine, join
     from tinyllm.shape import ModelShape
     from tinyllm.workload import requests
-    from vmmcache import TorchRanks, VmmCacheError
+    from vmmcache import MemoryBudget, TorchRanks, VmmCacheError
 
     # Small matrices: more threads would wait for each other longer than they compute.
     torch.set_num_threads(1)
@@ -124,7 +124,9 @@ def serve(options: argparse.Namespace, place: Place | None) -> dict[str, Any]:
             join(place, options.timeout)
             model = Model(shape, place_of_weights, place.rank, place.ranks, combine)
             ranks = TorchRanks(timeout_s=options.timeout)
-        engine = Engine(model, Options(device), ranks=ranks, announce=announce)
+        # On a GPU the library's own floor: kernels are loaded when they are first used, which takes memory of it.
+        memory = Options(device) if device == "host" else Options(device, margin_floor=MemoryBudget().margin_floor)
+        engine = Engine(model, memory, ranks=ranks, announce=announce)
         engine.start()
         engine.run(requests(options.requests, vocabulary=shape.vocabulary))
         result = engine.report()

@@ -45,7 +45,8 @@ def here(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 def command(*arguments: str, status: int = 0) -> dict[str, Any]:
     """What the command prints as a command: one JSON object on standard output."""
     ran = subprocess.run(
-        [sys.executable, "examples/engine.py", *arguments, "--json"],
+        # The first rank that has started waits for the last: on a machine that is busy, for long.
+        [sys.executable, "examples/engine.py", "--timeout", "200", *arguments, "--json"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +17,9 @@ from tests.fine_host import FineHostDriver
 from vmmcache import KVCacheManager, MemoryBudget, VmmDriver
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, Request
 from vmmcache.units import KIB, MIB
+
+Make = Callable[..., KVCacheManager]
+"""How a manager is made: `on_host`, `on_torch`."""
 
 KEY: Final = Buffer("key", 8 * KIB)
 LAYOUT: Final = CacheLayout(

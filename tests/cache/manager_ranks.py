@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from tests.cache.managed import DEMAND, KEY, LAYOUT, SETTINGS
 from tests.fine_host import FineHostDriver
-from vmmcache import KVCacheManager, OutOfDeviceMemory, TorchRanks, VmmCacheError
+from vmmcache import Change, ExtensibleTensor, KVCacheManager, OutOfDeviceMemory, TorchRanks, VmmCacheError
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, ConstraintPolicy, Request
 from vmmcache.testing import RecordingDriver
+from vmmcache.testing.recording import Refusal, invalid_value, out_of_memory
 from vmmcache.units import KIB, MIB
 
 TIMEOUT_S: Final = 20.0
@@ -36,6 +37,7 @@ def told(call: Callable[[], object]) -> Answer:
         call()
     except VmmCacheError as error:
         found = {name: getattr(error, name, None) for name in ("rank", "stage")}
+        found["notes"] = getattr(error, "__notes__", [])
         return {"error": type(error).__name__, "text": str(error), **found}
     return {}
 
@@ -127,10 +129,76 @@ def refused(ranks: TorchRanks) -> Answer:
         if odd:
             driver.fail(verb="create")
         found["wake"] = told(m.wake)
+        found["mapped"] = driver.mapped_bytes
         found["state"] += [m.state]
         driver.heal()
         m.wake()
         found["state"] += [m.state, m.committed]
+        return found
+
+
+def apart(ranks: TorchRanks) -> Answer:
+    """What no rank could foresee goes wrong on one after all have agreed, and undoing it on another."""
+    driver, rank = RecordingDriver(FineHostDriver()), ranks.rank
+    with manager(ranks, device=driver) as m:
+        found: Answer = {}
+
+        def note(what: str, call: Callable[[], object]) -> None:
+            found[what] = told(call) | {"state": m.state, "slots": m.slots.counts, "backed": m.committed}
+            driver.heal()
+
+        def later(verb: str, least: int = 0, error: Refusal = invalid_value, event: str = "committed") -> None:
+            """When so many bytes have come: refuse what would undo that."""
+            memory = m.memory
+            assert isinstance(memory, ExtensibleTensor)
+
+            def arm(change: Change) -> None:
+                if change.event == event and sum(change.committed) >= least:
+                    end()
+                    driver.fail(verb=verb, times=9, error=error)
+
+            end = memory.on_change(arm)
+
+        m.ensure(4)
+        if rank == 0:
+            later("synchronise", MIB)
+        if rank == 1:
+            driver.fail(verb="map")
+        note("finalize", m.finalize)
+        m.finalize()
+        found["whole"] = m.committed
+        if rank == 0:
+            later("create", error=out_of_memory)
+        if rank == 1:
+            driver.fail(verb="synchronise")
+        note("resize", lambda: m.resize(8 * MIB))
+        note("resize again", lambda: m.resize(m.report.nbytes if m.report else 0))
+        request = m.slots.allocate(16)
+        m.slots.suspend(request)
+        if rank == 1:
+            driver.fail(verb="unmap")
+        note("kept", m.sleep)
+        note("kept again", m.sleep)
+        found["left"] = driver.mapped_bytes
+        m.wake()
+        if rank == 1:
+            driver.fail(verb="synchronise")
+        note("refused", m.sleep)
+        found["lost"] = request.lost
+        m.slots.free(request)
+        if rank == 0:
+            driver.fail(verb="create")
+        if rank == 1:
+            driver.fail(verb="synchronise")
+        note("stuck", m.sleep)
+        note("all", m.sleep)
+        if rank == 0:
+            later("synchronise", event="restored")
+        if rank == 1:
+            driver.fail(verb="create")
+        note("wake", m.wake)
+        m.wake()
+        note("awake", lambda: m.slots.free(m.slots.allocate(16)))
         return found
 
 
@@ -168,6 +236,7 @@ SCENARIOS: Final[dict[str, tuple[int, Callable[[TorchRanks], Answer]]]] = {
     "no driver": (2, no_driver),
     "no addresses": (3, no_addresses),
     "refused": (3, refused),
+    "apart": (3, apart),
     **{f"died at {stage}": (3, died(stage)) for stage in ("construct", "warm-up", "finalize", "sleep")},
 }
 

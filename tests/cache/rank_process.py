@@ -12,7 +12,7 @@ import sys
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
-from tests.cache.rank_world import Error
+from tests.cache.rank_world import PATIENCE_S, Error, hurry
 
 
 class Watched:
@@ -89,7 +89,9 @@ class Rank:
         from vmmcache import TorchRanks
 
         store = None if file is None else FileStore(file, self._size)
-        ranks = self._made[name] = TorchRanks(self._groups[group], timeout_s, store=store)
+        # All come to this; what is to be late is late only afterwards.
+        ranks = self._made[name] = TorchRanks(self._groups[group], max(timeout_s, PATIENCE_S), store=store)
+        hurry(ranks, timeout_s)
         ranks._line._store = Watched(ranks._line._store, self._pipe)  # a test's ear
         return ranks.rank, ranks.size
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from vmmcache.cache.ranks._store import GRACE_S, StoreRanks
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 90.0
 
@@ -30,6 +32,12 @@ class Error:
     stage: str | None
     state: str | None
     text: str = field(default="", compare=False)
+
+
+def hurry(ranks: StoreRanks, timeout_s: float) -> None:
+    """Have a rank that has come together with the others wait no longer than this from now on."""
+    vars(ranks).update(timeout_s=timeout_s, _grace_s=min(max(GRACE_S[0], timeout_s), GRACE_S[1]))
+    vars(ranks._watch).update(_timeout_s=timeout_s)
 
 
 class World:

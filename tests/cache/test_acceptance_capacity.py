@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tests.cache.managed import DEMAND, light_collections, on_host, on_torch
 from tests.helpers import examples
 from vmmcache import MemoryBudget, Slots, SlotsExhausted, wrap_slots
-from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, Request, Ssm
-from vmmcache.planning.warmup import EngineLimits
+from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, EngineLimits, Request, Ssm
 from vmmcache.units import MIB
 
 KEY = Buffer("key", 4096)
@@ -168,7 +167,6 @@ def test_windows_evict_while_counts_change(name: str, counts: list[int], data: s
     assert [slots.free_slots(group) for group in groups] == list(slots.usable)
 
 
-@pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
 def test_ids_of_dummy_work_stay_in_what_is_committed(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2, S13: an engine wraps ids, of whatever kind they are, and what it writes is memory; 0 stays the null block."""
     import torch
@@ -206,7 +204,6 @@ def test_ids_of_narrow_kinds(kind: str, committed: int) -> None:
     assert wrapped.tolist() == wrap_slots(ids.tolist(), committed)
 
 
-@pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
 def test_the_report_adds_up(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2, S3, S6, S12: what a person reads is a sum, and comes to what is mapped."""
     monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")

@@ -7,63 +7,23 @@ the code changes.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import pytest
 
-import vmmcache.cache
-from tests.cache.managed import FULL, light_collections, mark, marks, on_host, on_torch
-from tests.helpers import examples, usage
+from tests.cache.interrupts import Interrupt
+from tests.cache.managed import FULL, Make, mark, marks
+from tests.helpers import examples
 from vmmcache import KVCacheManager
 from vmmcache.units import MIB
 
-Make = Callable[..., KVCacheManager]
+pytestmark = pytest.mark.usefixtures("sixteen_mib")
+
 Step = Callable[[KVCacheManager], object]
 
-INSIDE: Final = str(Path(vmmcache.cache.__file__).parent)
 PLACES: Final = 12
 """In how many places each operation is interrupted."""
-
-
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
-
-
-class Interrupt:
-    """Raises KeyboardInterrupt at one call of a function of the cache's, counted from 1; 0 only counts."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.seen = 0
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        # A generator that is thrown away swallows what is raised in it.
-        if event == "call" and frame.f_code.co_filename.startswith(INSIDE) and not frame.f_code.co_flags & 0x20:
-            self.seen += 1
-            if self.seen == self.at:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-
-    def during(self, operation: Callable[[], object]) -> bool:
-        """Whether the operation was interrupted."""
-        before: Any = sys.gettrace()
-        sys.settrace(self)
-        try:
-            operation()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
 
 
 def resized(nbytes: int) -> Step:
@@ -81,7 +41,6 @@ OPERATIONS: Final[dict[str, tuple[tuple[Step, ...], Step, str]]] = {
 
 
 @pytest.mark.parametrize("name", list(OPERATIONS))
-@pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
 def test_an_interrupted_operation_can_be_called_again(make: Make, name: str) -> None:
     """I4, I9: nobody can get a slot without memory, and nothing is left in the end."""
     places = calls_of(make, name)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.cache.managed import DEMAND, LAYOUT, SETTINGS, light_collections, on_host, on_torch, use
+from tests.cache.managed import DEMAND, LAYOUT, SETTINGS, Make, on_host, use
 from tests.fine_host import FineHostDriver
-from tests.helpers import usage
 from vmmcache import (
     ConfigError,
     ExtensibleTensor,
@@ -23,21 +21,9 @@ from vmmcache import (
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, Request
 from vmmcache.units import KIB, MIB
 
-Make = Callable[..., KVCacheManager]
-
-on_both_paths = pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
+pytestmark = pytest.mark.usefixtures("sixteen_mib")
 
 
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
-
-
-@on_both_paths
 def test_resize_to_the_same_to_little_and_to_everything(make: Make) -> None:
     """S15: all or nothing; the size that a report names is one that can be asked for, whoever chose it."""
     for budget in (
@@ -117,7 +103,6 @@ def test_no_slot_is_to_be_had_while_the_final_commit_replaces_what_is_behind_it(
         use(manager)
 
 
-@on_both_paths
 def test_two_managers_of_which_one_closes_first(make: Make) -> None:
     """S1: each report says what is the other's; what the first gives back, the second can be given."""
     shared = SharedDevice(SETTINGS["budget"])
@@ -148,7 +133,6 @@ def test_a_manager_that_closes_before_the_other_is_finalized() -> None:
     draft.close()
 
 
-@on_both_paths
 def test_a_layout_of_a_million_slots(make: Make) -> None:
     """Slots of one byte in two groups; slots at both ends can be had."""
     layout = CacheLayout(1, [Attention([Buffer("key", 1)]), Attention([Buffer("key", 2)], window=4)])
@@ -171,7 +155,6 @@ def test_a_layout_of_a_million_slots(make: Make) -> None:
         assert request.lost
 
 
-@on_both_paths
 def test_asleep_with_views_that_somebody_keeps(make: Make) -> None:
     """T7, S11: they are there again after waking, and zero."""
     manager = make()
@@ -192,7 +175,6 @@ def test_asleep_with_views_that_somebody_keeps(make: Make) -> None:
     manager.close()
 
 
-@on_both_paths
 def test_sleep_says_whose_contents_are_lost(make: Make) -> None:
     """S11: the call says so."""
     with make() as manager:
@@ -228,7 +210,6 @@ def test_wake_without_memory_and_then_with() -> None:
         use(manager)
 
 
-@on_both_paths
 def test_what_was_declared_lives_on_a_cache_of_the_floors(make: Make) -> None:
     """S8, I13: the smallest cache that finalize accepts takes the declared batch, to its last request resumed."""
     with make(null_block=True) as manager:

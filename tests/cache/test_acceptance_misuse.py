@@ -5,13 +5,11 @@ Every error is typed and says what helps; afterwards the manager is what it was,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.cache.managed import FULL, LAYOUT, SETTINGS, light_collections, on_host, on_torch, use
-from tests.helpers import usage
+from tests.cache.managed import FULL, LAYOUT, SETTINGS, Make, on_torch, use
 from vmmcache import (
     ConfigError,
     ConnectorUnavailable,
@@ -29,21 +27,9 @@ from vmmcache import (
 from vmmcache.planning import Batch, Request
 from vmmcache.units import MIB
 
-Make = Callable[..., KVCacheManager]
-
-on_both_paths = pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
+pytestmark = pytest.mark.usefixtures("sixteen_mib")
 
 
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
-
-
-@on_both_paths
 def test_all_that_is_wrong_in_one_life(make: Make) -> None:
     """Bad input and faults, in the order of an engine's day; every error leaves a manager that goes on."""
     manager = make()
@@ -100,7 +86,6 @@ def test_all_that_is_wrong_in_one_life(make: Make) -> None:
         manager.views()
 
 
-@on_both_paths
 @pytest.mark.parametrize(
     ("arguments", "error", "told"),
     [
@@ -142,7 +127,6 @@ def test_vmm_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "disabled" in str(manager.finalize())
 
 
-@on_both_paths
 @pytest.mark.parametrize("memory", ["1", "64KiB", "300KiB"])
 def test_a_device_smaller_than_the_floors(make: Make, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S3: told with what is needed and what there is; and on the estimated path of no quota that nobody has set."""
@@ -156,7 +140,6 @@ def test_a_device_smaller_than_the_floors(make: Make, memory: str, monkeypatch: 
         assert "margin_floor" in str(caught.value)
 
 
-@on_both_paths
 def test_finalize_again_after_it_failed(make: Make) -> None:
     """A neighbour leaves too little, and then goes."""
     with make(constraints=[Batch([Request(2048, 2047)])]) as manager:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from tests.cache.managed import CYCLES, light_collections, on_host, on_torch
-from tests.helpers import usage
+from tests.cache.managed import CYCLES, Make
 from vmmcache import KVCacheManager, SlotsExhausted, StateError
 from vmmcache.units import MIB
 
-Make = Callable[..., KVCacheManager]
-
-on_both_paths = pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
+pytestmark = pytest.mark.usefixtures("sixteen_mib", "busy_switching")
 
 
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
+@pytest.fixture
+def busy_switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
+    yield
     sys.setswitchinterval(interval)
 
 
@@ -69,7 +63,6 @@ def serving(manager: KVCacheManager, threads: int = 2) -> Iterator[list[str]]:
             worker.join()
 
 
-@on_both_paths
 def test_sleep_by_force_always_succeeds(make: Make) -> None:
     """S11: with revoke=True there is nothing that a thread can do against it; without memory nobody gets a slot."""
     with make() as manager:
@@ -83,7 +76,6 @@ def test_sleep_by_force_always_succeeds(make: Make) -> None:
         assert not wrong
 
 
-@on_both_paths
 def test_sleep_without_force_says_that_requests_run(make: Make) -> None:
     """Never that slots are in the way: that is nothing that an engine has asked for."""
     with make() as manager:
@@ -103,7 +95,6 @@ def test_sleep_without_force_says_that_requests_run(make: Make) -> None:
         assert manager.state == "asleep"
 
 
-@on_both_paths
 def test_resize_under_load_is_all_or_nothing(make: Make) -> None:
     with make() as manager:
         manager.finalize()
@@ -117,7 +108,6 @@ def test_resize_under_load_is_all_or_nothing(make: Make) -> None:
                 assert manager.slots.counts == manager.committed
 
 
-@on_both_paths
 def test_nobody_gets_a_slot_while_the_size_is_decided(make: Make) -> None:
     """What `finalize` commits is new memory: a slot that was handed out before would have none in between."""
     for _ in range(8):
@@ -144,7 +134,6 @@ def test_nobody_gets_a_slot_while_the_size_is_decided(make: Make) -> None:
         manager.close()
 
 
-@on_both_paths
 def test_ensure_from_another_thread_during_warm_up(make: Make) -> None:
     with make() as manager, manager.warm_up() as warm:
         grown: list[tuple[int, ...]] = []
@@ -160,7 +149,6 @@ def test_ensure_from_another_thread_during_warm_up(make: Make) -> None:
         assert manager.state == "ready"
 
 
-@on_both_paths
 def test_close_under_load(make: Make) -> None:
     """Requests end with the manager: their threads hear of it, and nothing is left."""
     for _ in range(10):

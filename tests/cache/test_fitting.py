@@ -251,6 +251,12 @@ def test_a_refusal_says_how_long_a_request_could_be() -> None:
     assert longest == budget.nbytes // (64 * KIB * 32) * 16
     assert f"the longest single request that fits has {longest} tokens" in refusal_of(TOO_LONG, budget)
     assert TOO_LONG.longest(0) == 0
+    # Below what the layout itself needs there is no cache, and so no request in it.
+    layout = CacheLayout(16, [Attention([Buffer("key", MIB)], window=100, count=2)])
+    windowed = PlanInputs(layout, GRANULE, constraints=(Batch([Request(16)]),))
+    least = windowed._replace(constraints=()).plan().nbytes
+    assert windowed.longest(least - 1) == 0 < windowed.longest(least)
+    assert "that fits has 0 tokens" in refusal_of(windowed, None, nbytes=least - 1)
 
 
 def test_nothing_to_fit_into_is_refused_before_any_plan() -> None:

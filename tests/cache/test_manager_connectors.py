@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
 
-from tests.cache.managed import FULL, light_collections, mark, marks, on_host, on_torch, with_driver
+from tests.cache.managed import DEMAND, FULL, LAYOUT, Make, mark, marks, on_host, on_torch, with_driver
 from tests.fine_host import FINE, FineHostDriver
-from tests.helpers import usage
 from vmmcache import (
     Connector,
     ConnectorError,
@@ -18,13 +17,13 @@ from vmmcache import (
     KVCacheManager,
     MemoryBudget,
     RegistrableSegment,
+    SharedDevice,
 )
+from vmmcache.planning import plan
 from vmmcache.plugins.connectors import FoundConnector, connectors
 from vmmcache.units import MIB
 
-Make = Callable[..., KVCacheManager]
-
-on_both_paths = pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
+pytestmark = pytest.mark.usefixtures("sixteen_mib")
 
 
 class Library(Connector):
@@ -74,15 +73,6 @@ class Library(Connector):
 WHOLE = ConnectorNeeds(on_granules=True, whole_segments=True)
 
 
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
-
-
 def test_the_final_commit_is_what_a_connector_needs() -> None:
     """S3, C2, I10: whole segments, each in one allocation, from granule to granule, exactly what is committed."""
     library = Library(WHOLE)
@@ -103,7 +93,6 @@ def test_the_final_commit_is_what_a_connector_needs() -> None:
     assert not library.closed, "who opened it closes it"
 
 
-@on_both_paths
 def test_sleep_and_wake_in_order(make: Make) -> None:
     """S11, C5: gone before memory is, back after it, at the same addresses where addresses stay."""
     library = Library()
@@ -118,7 +107,6 @@ def test_sleep_and_wake_in_order(make: Make) -> None:
             assert library.holds == before
 
 
-@on_both_paths
 @pytest.mark.parametrize("needs", [None, WHOLE], ids=["any", "whole"])
 def test_resize_registers_what_is_there_then(make: Make, needs: ConnectorNeeds | None) -> None:
     """S15: growing appends where the connector takes that; else all is registered anew. Contents stay."""
@@ -138,7 +126,6 @@ def test_resize_registers_what_is_there_then(make: Make, needs: ConnectorNeeds |
         manager.slots.free(request)
 
 
-@on_both_paths
 def test_a_connector_that_refuses_leaves_the_warm_up_as_it_was(make: Make) -> None:
     """All or nothing, also where an earlier connector has registered; and finalize can be repeated."""
     first, second = Library(), Library()
@@ -154,7 +141,6 @@ def test_a_connector_that_refuses_leaves_the_warm_up_as_it_was(make: Make) -> No
         assert first.holds == second.holds != set()
 
 
-@on_both_paths
 def test_a_connector_that_does_not_let_go_or_come_back(make: Make) -> None:
     """S11: still awake, everybody registered; still asleep, nobody registered; and then all goes on."""
     first, second = Library(), Library()
@@ -195,7 +181,6 @@ def test_close_with_live_views_registers_again() -> None:
     manager.close()
 
 
-@on_both_paths
 def test_a_connector_that_is_not_there_is_found_out_before_warm_up(make: Make) -> None:
     with pytest.raises(ConnectorUnavailable, match="nobody"):
         make(connectors=["nobody"])
@@ -225,3 +210,23 @@ def test_a_real_library_registers_the_whole_cache(name: str, monkeypatch: pytest
         assert report.registered[0].nbytes == report.nbytes
         manager.sleep()
         manager.wake()
+
+
+def test_a_cache_with_connectors_asks_for_what_ends_on_granules() -> None:
+    """S1, S3: where two share a device, what one has declared is counted in the steps that it has to take."""
+    driver = FineHostDriver()
+    target, draft = on_granules(True), on_granules(False)
+    assert target > draft
+    shared = SharedDevice(MemoryBudget(margin_floor=16 * MIB - target - draft, margin_fraction=0, warmup_reserve=0))
+    arguments: dict[str, Any] = {"constraints": [DEMAND], "shared": shared}
+    with (
+        KVCacheManager(LAYOUT, driver, connectors=(Library(),), **arguments) as one,
+        KVCacheManager(LAYOUT, driver, **arguments) as two,
+    ):
+        assert one.finalize().nbytes == target
+        assert two.finalize().nbytes == draft
+
+
+def on_granules(aligned: bool) -> int:
+    """Bytes of what is declared."""
+    return plan(LAYOUT, granule=FINE, constraints=[DEMAND], aligned=aligned).nbytes

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.cache.managed import DEMAND, FULL, LAYOUT, light_collections, mark, marks, on_host, on_torch, with_driver
+from tests.cache.managed import (
+    DEMAND,
+    FULL,
+    LAYOUT,
+    Make,
+    mark,
+    marks,
+    on_host,
+    with_driver,
+)
 from tests.fine_host import FineHostDriver
-from tests.helpers import usage
 from vmmcache import (
     ConfigError,
     DriverUnavailable,
@@ -31,18 +39,7 @@ from vmmcache.cache.states import TRANSITIONS, Event, State
 from vmmcache.planning import Batch, Request
 from vmmcache.units import MIB
 
-Make = Callable[..., KVCacheManager]
-
-on_both_paths = pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
-
-
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
+pytestmark = pytest.mark.usefixtures("sixteen_mib")
 
 
 CALLS: dict[Event, Callable[[KVCacheManager], Any]] = {
@@ -62,7 +59,6 @@ CALLS: dict[Event, Callable[[KVCacheManager], Any]] = {
 }
 
 
-@on_both_paths
 def test_the_wrong_order_is_refused_with_state_and_event(make: Make) -> None:
     """Every event in every state that does not allow it; afterwards all is as it was."""
     assert set(CALLS) == set(Event)
@@ -85,7 +81,6 @@ def test_the_wrong_order_is_refused_with_state_and_event(make: Make) -> None:
     assert manager.slots.counts == (0, 0)
 
 
-@on_both_paths
 def test_the_size_is_decided_once(make: Make) -> None:
     with make() as manager:
         report = manager.finalize()
@@ -117,7 +112,6 @@ def test_memory_that_is_not_there_leaves_warm_up_as_it_was() -> None:
         assert manager.ensure(200) == (200, 200)
 
 
-@on_both_paths
 def test_requests_of_the_warm_up_have_to_go_before_the_size_is_decided(make: Make) -> None:
     with make() as manager:
         manager.ensure(8)
@@ -131,7 +125,6 @@ def test_requests_of_the_warm_up_have_to_go_before_the_size_is_decided(make: Mak
         manager.finalize()
 
 
-@on_both_paths
 def test_sleep_waits_for_requests_that_run(make: Make) -> None:
     """S11; with `revoke` they are suspended."""
     with make() as manager:
@@ -147,7 +140,6 @@ def test_sleep_waits_for_requests_that_run(make: Make) -> None:
         assert not request.lost
 
 
-@on_both_paths
 def test_sleep_and_close_and_shrinking_respect_a_foreign_lease(make: Make) -> None:
     """S11, I9: nothing has changed, contents are where they were; with `revoke` the owner lets go."""
     with make() as manager:
@@ -192,7 +184,6 @@ def test_wake_without_memory_stays_asleep_and_can_be_repeated() -> None:
         assert manager.committed == manager.slots.counts == counts
 
 
-@on_both_paths
 def test_close_with_live_views_says_how_many(make: Make) -> None:
     manager = make()
     manager.finalize()
@@ -256,7 +247,6 @@ def test_sizes_that_exclude_each_other_and_no_size() -> None:
             MemoryBudget(**wrong)
 
 
-@on_both_paths
 def test_nothing_left_for_the_cache_is_an_error_that_can_be_retried(make: Make) -> None:
     """S3: it names what helps, and never a utilization that is 1 already."""
     with make() as manager:
@@ -269,7 +259,6 @@ def test_nothing_left_for_the_cache_is_an_error_that_can_be_retried(make: Make) 
         manager.finalize()
 
 
-@on_both_paths
 def test_what_was_declared_and_does_not_fit_is_named(make: Make) -> None:
     """S3, I13."""
     manager = make(constraints=[DEMAND, Batch([Request(3000)])], warmup_constraints=[Batch([Request(16)])])
@@ -285,14 +274,12 @@ def test_more_than_the_device_could_ever_have_is_refused_at_once() -> None:
         on_host(constraints=[Batch([Request(1 << 20)])])
 
 
-@on_both_paths
 @pytest.mark.parametrize("budget", [MemoryBudget(slots=4), MemoryBudget(nbytes=64 << 10)])
 def test_a_stated_size_in_which_nothing_runs_is_refused(make: Make, budget: MemoryBudget) -> None:
     with pytest.raises(PlanError), make(budget=budget) as manager:
         manager.finalize()
 
 
-@on_both_paths
 def test_resize_keeps_to_floors_and_capacity(make: Make) -> None:
     """S15, I12: nothing changes where it is refused."""
     with make() as manager:

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from tests.cache.managed import DEMAND, FULL, WINDOWED, light_collections, mark, marks, on_host, on_torch, with_driver
+from tests.cache.managed import (
+    DEMAND,
+    FULL,
+    WINDOWED,
+    Make,
+    mark,
+    marks,
+    on_host,
+    on_torch,
+    with_driver,
+)
 from tests.fine_host import FINE, FineHostDriver, KeepingDriver, UniformDriver
-from tests.helpers import usage
-from vmmcache import ExtensibleTensor, KVCacheManager, MemoryBudget, VmmDriver, wrap_slots
+from vmmcache import ExtensibleTensor, MemoryBudget, VmmDriver, wrap_slots
 from vmmcache.cache.requests import RequestState
-from vmmcache.planning import Batch, ConstraintPolicy, PlanWarning, Request
-from vmmcache.planning.warmup import EngineLimits
+from vmmcache.planning import Batch, ConstraintPolicy, EngineLimits, PlanWarning, Request
 from vmmcache.units import GIB, MIB, align_down
 
-Make = Callable[..., KVCacheManager]
-
-on_both_paths = pytest.mark.parametrize("make", [on_host, on_torch], ids=["measured", "estimated"])
+pytestmark = pytest.mark.usefixtures("sixteen_mib")
 
 
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
-
-
-@on_both_paths
 def test_an_engine_never_asks_on_which_path_it_is(make: Make) -> None:
     """The whole life; what differs is what `addresses_stay` says."""
     with make(limits=EngineLimits(64, 128)) as manager:
@@ -134,7 +129,6 @@ def test_every_storage_is_exactly_what_is_committed() -> None:
         del views, view
 
 
-@on_both_paths
 def test_what_is_mapped_is_what_was_planned(make: Make) -> None:
     """I11, before and after."""
     with make() as manager:
@@ -204,7 +198,6 @@ def test_ensure_commits_no_more_than_warm_up_may_have(caplog: pytest.LogCaptureF
         assert manager.ensure(1) == there, "what is there stays"
 
 
-@on_both_paths
 @pytest.mark.parametrize(
     ("budget", "sized_by"),
     [
@@ -225,7 +218,6 @@ def test_a_size_that_is_given_wins(make: Make, budget: MemoryBudget, sized_by: s
             assert 3 * MIB - FINE <= report.nbytes <= 3 * MIB
 
 
-@on_both_paths
 def test_block_0_belongs_to_nobody(make: Make) -> None:
     """S13: capacity, committed and usable are three numbers."""
     with make(null_block=True) as manager:
@@ -246,7 +238,6 @@ def test_block_0_belongs_to_nobody(make: Make) -> None:
         assert manager.slots.usable == tuple(each.usable for each in report.groups)
 
 
-@on_both_paths
 def test_what_was_declared_runs_to_its_last_request(make: Make) -> None:
     """I13: allocated, suspended and resumed, on the smallest cache that is not refused."""
     with make() as manager:
@@ -277,7 +268,6 @@ def test_what_may_shrink_shrinks_to_what_was_measured(monkeypatch: pytest.Monkey
         assert [group.min_slots for group in manager.plan.groups] == floors
 
 
-@on_both_paths
 def test_sleep_by_tag_and_what_is_lost(make: Make) -> None:
     """S11: other tags are others' business; contents are lost unless there is a backup, and the request says so."""
     with make(tag="draft") as manager:
@@ -403,7 +393,6 @@ def test_huge_devices_cost_no_time_and_no_memory(monkeypatch: pytest.MonkeyPatch
         assert manager._core.path.backing.physical_bytes <= 4 * FINE
 
 
-@on_both_paths
 def test_requests_are_served_while_the_cache_is_resized(make: Make) -> None:
     """S15 under load: threads allocate, grow and free; nobody ever has a slot that has no memory."""
     import threading

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
 from fractions import Fraction
 
 import pytest
 
-from tests.cache.managed import DEMAND, FULL, LAYOUT, SETTINGS, light_collections, on_torch, with_driver
+from tests.cache.managed import DEMAND, FULL, LAYOUT, SETTINGS, on_torch, with_driver
 from tests.fine_host import FineHostDriver
-from tests.helpers import run_python, usage
+from tests.helpers import PATIENCE_S, run_python
 from vmmcache import (
     ConfigError,
     DriverError,
@@ -26,14 +26,7 @@ from vmmcache.planning import Batch, ConstraintPolicy, PlanWarning, Request
 from vmmcache.testing import RecordingDriver
 from vmmcache.units import MIB
 
-
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
+pytestmark = pytest.mark.usefixtures("sixteen_mib")
 
 
 def test_a_device_that_works_is_measured(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,6 +140,26 @@ def test_target_and_draft_share_one_measurement(vmm: bool | None) -> None:
     assert repr(shared) == "<SharedDevice of 0 managers>"
 
 
+@pytest.mark.parametrize("vmm", [None, False])
+def test_while_they_warm_up_each_may_have_an_equal_part(vmm: bool | None) -> None:
+    """S1, S10: what all may commit is not for each of them; a stated size is nobody's part."""
+    shared = SharedDevice(shared_budget())
+    arguments = {"constraints": [DEMAND], "shared": shared, "vmm": vmm, "chunk": MIB}
+    device = FineHostDriver() if vmm is None else "host"
+    with (
+        KVCacheManager(LAYOUT, device, MemoryBudget(nbytes=2 * MIB), **arguments) as stated,  # type: ignore[arg-type]
+        KVCacheManager(LAYOUT, device, **arguments) as target,  # type: ignore[arg-type]
+        KVCacheManager(LAYOUT, device, **arguments) as draft,  # type: ignore[arg-type]
+    ):
+        for manager in (target, draft, target, draft):
+            there = manager.ensure(manager.capacity)
+            assert there == manager.committed
+        assert stated.ensure(stated.capacity) == tuple(group.slots for group in stated.plan.groups)
+        assert target.committed == draft.committed
+        # All but the margin, and a granule of rounding for each of three segments of two managers.
+        assert 13 * MIB < shared.committed <= 15 * MIB + 6 * 64 * 1024
+
+
 def test_weights_and_stated_sizes_decide_the_split() -> None:
     driver = FineHostDriver()
     shared = SharedDevice(shared_budget(), weights=[3, 1, 1])
@@ -208,3 +221,41 @@ def test_the_split_by_itself() -> None:
     with pytest.raises(QuotaError) as caught:
         split(39, [Demand(10, 10, 1), Demand(30, 30, 1)], even)
     assert (caught.value.needed, caught.value.usable) == (40, 39)
+
+
+def test_the_largest_of_two_peaks_counts_also_where_they_are_seen_at_once() -> None:
+    """S1: managers of one device may warm up in threads of their own."""
+    shared, settled = SharedDevice(), threading.Event()
+
+    class Watched:
+        """The device's lock, which says when somebody has to wait for it."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if not self._lock.acquire(blocking=False):
+                settled.set()
+                assert self._lock.acquire(timeout=PATIENCE_S)
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    class Slow(int):
+        """Compared while another manager has seen a larger one, or waits to say so."""
+
+        def __gt__(self, other: int) -> bool:
+            threads.append(threading.Thread(target=see))
+            threads[0].start()
+            assert settled.wait(PATIENCE_S)
+            return int(self) > int(other)
+
+    def see() -> None:
+        shared.saw_peak(100)
+        settled.set()
+
+    threads: list[threading.Thread] = []
+    vars(shared)["_lock"] = Watched()
+    shared.saw_peak(Slow(50))
+    threads[0].join(PATIENCE_S)
+    assert shared.peak == 100

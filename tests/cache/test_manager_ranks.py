@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pytest
 
@@ -93,6 +94,62 @@ def test_what_one_cannot_do_none_does_and_all_go_on(answers: Answers) -> None:
         assert said["state"][5:8] == ["ready", "asleep", "ready"]
         assert said["state"][4] == said["state"][8]
         assert said["kept"]
+        assert said["mapped"] == 0, "those that had woken sleep again"
+
+
+def check_apart(answers: Answers, step: str, errors: Sequence[str], states: Sequence[str], slots: object) -> list[str]:
+    """What came of one step on three ranks; everything that each of their errors says."""
+    texts = []
+    for said, error, state in zip(answers["apart"], errors, states, strict=True):
+        assert said is not None
+        assert (said[step]["error"], said[step]["state"]) == (error, state), said[step]
+        assert said[step]["slots"] == slots or state == "asleep"
+        assert error != "RankError" or said[step]["rank"] == 1
+        texts.append("\n".join([said[step]["text"], *said[step]["notes"]]))
+    return texts
+
+
+OWN: Final = ("RankError", "DriverError", "RankError")
+"""Of the rank on which it went wrong, and of the others."""
+
+
+def test_ranks_come_together_again_where_undoing_fails_on_one(answers: Answers) -> None:
+    """I14: after finalize and resize all hand out what each has, and every error says so; the next call mends it."""
+    for step, state in ("finalize", "warming"), ("resize", "ready"):
+        first = answers["apart"][0]
+        assert first is not None
+        backed = first[step]["backed"]
+        slots = [4, 4] if step == "finalize" else backed
+        texts = check_apart(answers, step, OWN, [state] * 3, slots)
+        assert "undoing failed too" in texts[0]
+        assert all("undoing failed on rank 0: host: " in text for text in texts[1:])
+        more = [said is not None and said[step]["backed"] != slots for said in answers["apart"]]
+        assert more == ([True, False, False] if step == "finalize" else [False, True, True])
+        for differs, text in zip(more, texts, strict=True):
+            assert (f"slots all ranks hand out {slots}, until {step}() succeeds" in text) == differs
+    for said in answers["apart"]:
+        assert said is not None
+        assert said["resize again"]["slots"] == said["resize again"]["backed"] == said["whole"]
+
+
+def test_all_ranks_sleep_or_none_also_where_a_driver_refuses_after_all_have_agreed(answers: Answers) -> None:
+    """S11, I14: each error says what all ranks are, and what brings them together."""
+    first = answers["apart"][0]
+    assert first is not None
+    for text in check_apart(answers, "kept", OWN, ["asleep"] * 3, None):
+        assert "all ranks are asleep; call sleep() again on every rank" in text
+    for text in check_apart(answers, "refused", OWN, ["ready"] * 3, first["whole"]):
+        assert "all ranks are awake again, without what suspended requests held" in text
+    for text in check_apart(answers, "stuck", OWN, ["asleep", "ready", "ready"], first["whole"]):
+        assert "rank 0 could not wake again and is asleep (DriverError: host: create" in text
+        assert "the other ranks are awake; call sleep() again on every rank" in text
+    check_apart(answers, "wake", OWN, ["asleep"] * 3, None)
+    for said in answers["apart"]:
+        assert said is not None
+        for step, state in ("kept again", "asleep"), ("all", "asleep"), ("awake", "ready"):
+            assert ("error" not in said[step], said[step]["state"]) == (True, state)
+        assert (said["left"], said["lost"]) == (0, True)
+        assert said["awake"]["slots"] == said["awake"]["backed"] == said["whole"]
 
 
 @pytest.mark.parametrize("stage", ["construct", "warm-up", "finalize", "sleep"])

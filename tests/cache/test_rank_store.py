@@ -18,9 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, TCPStore
 
+from tests.cache.rank_world import hurry
 from vmmcache.cache.ranks import GroupNumbers, Measurement
 from vmmcache.cache.ranks._combine import items_from, packed
 from vmmcache.cache.ranks._line import KeyValueStore, absent
+from vmmcache.cache.ranks._protocol import Keys
 from vmmcache.cache.ranks._store import StoreRanks
 from vmmcache.errors import ConfigError, RankError, StateError
 
@@ -59,7 +61,8 @@ def together(
 
     def run(rank: int) -> None:
         try:
-            ranks = StoreRanks(connect, rank, len(bodies), timeout_s, host=host)
+            ranks = StoreRanks(connect, rank, len(bodies), max(timeout_s, PLENTY_S), host=host)
+            hurry(ranks, timeout_s)
             found[rank] = bodies[rank](ranks)
         except (StateError, ConfigError, AssertionError) as error:
             found[rank] = error
@@ -336,7 +339,7 @@ def test_abort_while_another_thread_waits_ends_that_agreement_for_all(store: Any
         found: list[Said] = []
         thread = threading.Thread(target=lambda: found.append(_caught(lambda: ranks.minimum("counts", [1]))))
         thread.start()
-        while not ranks._lock.locked():
+        while not ranks._agreeing:
             pass
         ranks.abort("elsewhere", "the engine stops")
         thread.join()
@@ -344,6 +347,49 @@ def test_abort_while_another_thread_waits_ends_that_agreement_for_all(store: Any
 
     found = together([body, body, lambda ranks: _caught(lambda: _aborted_by(ranks))], store)
     assert found == [Said(RankError, 1, "counts", "failed")] * 3
+
+
+def test_abort_when_the_agreement_has_come_about_is_heard_at_the_next() -> None:
+    """The thread that agreed has not read the outcome yet; the other ranks have, and go on."""
+    read, go_on, aborted = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(store: Any) -> Any:
+        class Slow:
+            def __getattr__(self, verb: str) -> Any:
+                if verb == "get":
+                    read.set()
+                    assert go_on.wait(PLENTY_S)
+                return getattr(store, verb)
+
+        return Slow()
+
+    def body(ranks: StoreRanks) -> list[Any]:
+        if ranks.rank == 0:
+            while not entered:
+                pass
+            answer = ranks.minimum("counts", [1])
+            assert aborted.wait(PLENTY_S)
+            return [answer, _caught(lambda: ranks.minimum("commit", [1]))]
+        store: Any = ranks._line._store
+        ranks._line._store = slow(store)
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(ranks.minimum("counts", [2])))
+        here = Keys(ranks._number)
+        thread.start()
+        while not store.add(here.come, 0):
+            pass
+        entered.append(ranks)
+        assert read.wait(PLENTY_S)
+        ranks.abort("elsewhere", "the engine stops")
+        aborted.set()
+        go_on.set()
+        thread.join()
+        return [*answers, _caught(lambda: ranks.minimum("commit", [1]))]
+
+    entered: list[StoreRanks] = []
+    first, second = together([body, body])
+    assert first == [[1], Said(RankError, 1, "commit", "failed")]
+    assert second == [[1], Said(RankError, 1, "elsewhere", "failed")]
 
 
 def _caught(call: Callable[[], object]) -> Said:
@@ -373,6 +419,7 @@ def test_the_last_to_close_wakes_the_host_which_has_waited_for_it() -> None:
             order.append("closing 1")
             ranks.close()
         else:
+            vars(ranks)["_grace_s"] = PLENTY_S
             threading.Timer(0.2, let_go.set).start()
             ranks.close()
             order.append("closed 0")

@@ -74,6 +74,25 @@ def test_longest_is_as_far_as_a_request_grows_token_by_token(
         assert longest >= end
 
 
+@given(layouts(), st.integers(0, 12), st.integers(1, 9), st.sampled_from([7, 60, 1 << 60]), REWINDS)
+def test_longest_is_as_far_as_every_step_fits(
+    layout: CacheLayout, count: int, writes: int, upper: int, rewind: int | None
+) -> None:
+    """S7 with drafts: also where a step's blocks pass through scratch, which begins anew at each place in a block."""
+    slots = Slots(layout, [count] * len(layout.groups), scratch_rewind=rewind)
+    longest = slots.longest(upper=upper, draft=writes - 1)
+    end = min(upper, 120)
+    every = next((least - 1 for least in range(writes, end + 1) if not slots.fits(least, least - writes)), end)
+    assert min(longest, end) == (every if every >= writes else 0)
+
+
+def test_a_history_that_has_begun_a_block_keeps_it() -> None:
+    """Five tokens of which none is computed pass two blocks through one slot; one later, the first is written on."""
+    slots = Slots(CacheLayout(2, [layer(2, count=2)]), [2], scratch_rewind=0)
+    assert slots.longest(draft=4) == 5
+    assert slots.dummy(history=0, draft=4)[0].capacity == 5
+
+
 def test_a_request_as_long_as_reported_fits_at_a_page_boundary() -> None:
     """S7: no token more than what the step writes, so the last page is enough."""
     slots = Slots(FULL, [10])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import vmmcache
 from vmmcache import ConfigError, wrap_slots
 from vmmcache.cache.warmup import WarmupLog, WarmupShape
-from vmmcache.planning.warmup import EngineLimits
+from vmmcache.planning import EngineLimits
 
 LIMITS = EngineLimits(8192, 131072, 256, graph_batch_sizes=(1, 64, 128))
 

@@ -9,6 +9,8 @@ ESTIMATED = "vmmcache/cache/estimated.py"
 FINALIZING = "vmmcache/cache/finalizing.py"
 REQUOTA = "vmmcache/cache/requota.py"
 SLEEPING = "vmmcache/cache/sleeping.py"
+WAKING = "vmmcache/cache/waking.py"
+REJOINING = "vmmcache/cache/rejoining.py"
 WARMING = "vmmcache/cache/warming.py"
 MANAGER = "vmmcache/cache/manager.py"
 MANAGED = "vmmcache/cache/managed.py"
@@ -26,6 +28,7 @@ ERRORS = ["tests/cache/test_manager_errors.py"]
 WHICH = ["tests/cache/test_manager_opening.py"]
 FAULTS = ["tests/cache/test_manager_faults.py"]
 RANKS = ["tests/cache/test_manager_ranks.py"]
+UNEVEN = ["tests/cache/test_uneven_groups.py"]
 
 MUTANTS = [
     {
@@ -157,7 +160,7 @@ MUTANTS = [
     {
         "name": "a quota beyond the addresses is tried",
         "path": REQUOTA,
-        "old": "        if group.slots > most:",
+        "old": "        if group.slots > number and quota > path.pools.footprint(most):",
         "new": "        if False:",
         "tests": ERRORS,
     },
@@ -180,7 +183,7 @@ MUTANTS = [
     {
         "name": "leases are seen when contents are gone already",
         "path": SLEEPING,
-        "old": "                backing.check_leases(revoke=revoke)\n",
+        "old": "            core.path.backing.check_leases(revoke=revoke)\n",
         "new": "",
         "tests": ERRORS,
     },
@@ -194,16 +197,128 @@ MUTANTS = [
     {
         "name": "a rank sleeps before all can",
         "path": SLEEPING,
-        "old": '        all_or_none(answers_of(core.ranks, "sleep", error), "sleep", error)\n',
-        "new": "        if error is not None:\n            raise error\n",
+        "old": '    all_or_none(answers_of(core.ranks, "sleep", error), "sleep", error)\n',
+        "new": "    if error is not None:\n        raise error\n",
+        "tests": RANKS,
+    },
+    {
+        "name": "ranks do not hear whether all of them sleep",
+        "path": SLEEPING,
+        "old": "    sleep_together(core, error)\n",
+        "new": "    if error is not None:\n        raise error\n",
+        "tests": RANKS,
+    },
+    {
+        "name": "ranks stay asleep where one could not sleep",
+        "path": REJOINING,
+        "old": "            wake_alone(core)\n",
+        "new": "            pass\n",
+        "tests": RANKS,
+    },
+    {
+        "name": "ranks wake where all sleep, and one has not given all back",
+        "path": REJOINING,
+        "old": "if answer.kind != _ASLEEP]",
+        "new": "]",
+        "tests": RANKS,
+    },
+    {
+        "name": "a rank that woke again counts as asleep",
+        "path": MANAGER,
+        "old": "                self._state = after if self._core.asleep_counts else State.READY\n",
+        "new": "                self._state = after\n",
+        "tests": RANKS,
+    },
+    {
+        "name": "each manager of a device may warm up on all of it",
+        "path": CORE,
+        "old": "number // self.shared.members for number",
+        "new": "number for number",
+        "tests": WHICH,
+    },
+    {
+        "name": "a manager warms up on what another was promised",
+        "path": SHARED,
+        "old": "member.final_bytes or 0 for member in self._members if member.manual",
+        "new": "0 for member in self._members if member.manual",
+        "tests": WHICH,
+    },
+    {
+        "name": "a stated size is exceeded while warming up",
+        "path": PATH,
+        "old": "map(max, self.backing.slots, (group.slots for group in self.plan.groups))",
+        "new": "self.capacity",
+        "tests": WHICH,
+    },
+    {
+        "name": "what is asked of a shared device ends anywhere",
+        "path": PATH,
+        "old": "asked = self.inputs.plan(aligned=self.aligned).nbytes",
+        "new": "asked = self.inputs.plan().nbytes",
+        "tests": CONNECTORS,
+    },
+    {
+        "name": "a cache that grows takes slots from a group",
+        "path": REQUOTA,
+        "old": "adjusted(quota, at_least=path.backing.slots)",
+        "new": "adjusted(quota)",
+        "tests": UNEVEN,
+    },
+    {
+        "name": "what is kept of a group is kept beyond the quota",
+        "path": "vmmcache/planning/result.py",
+        "old": "floors = kept if footprint.total(kept) <= budget else floors",
+        "new": "floors = kept",
+        "tests": UNEVEN,
+    },
+    {
+        "name": "no addresses for what another quota gives a group",
+        "path": "vmmcache/cache/measured.py",
+        "old": "footprint.granules(group, planned.slots) + spare",
+        "new": "footprint.granules(group, planned.slots)",
+        "tests": UNEVEN,
+    },
+    {
+        "name": "requests are fitted to the bytes of the slots that were stated",
+        "path": COUNTS,
+        "old": "    if _within(asked, counts):",
+        "new": "    if True:",
+        "tests": UNEVEN,
+    },
+    {
+        "name": "ranks hand out different slots where undoing a resize failed on one",
+        "path": REQUOTA,
+        "old": '        undo.push(rejoining(core, "resize"))\n',
+        "new": "        undo.push(noting(core.follow))\n",
+        "tests": RANKS,
+    },
+    {
+        "name": "ranks hand out different slots where undoing a finalize failed on one",
+        "path": FINALIZING,
+        "old": '            undo.push(rejoining(core, "finalize"))\n',
+        "new": "",
+        "tests": RANKS,
+    },
+    {
+        "name": "what is handed out alike is not what each rank has",
+        "path": REJOINING,
+        "old": "        agreed = Measurement.from_ints(merge_measurements([numbers for numbers, _ in said]))\n",
+        "new": "        agreed = own\n",
         "tests": RANKS,
     },
     {
         "name": "a rank stays awake where another is asleep",
-        "path": SLEEPING,
-        "old": "            undo.push(noting(backing.sleep))\n",
+        "path": WAKING,
+        "old": "    undo.push(noting(backing.sleep))\n",
         "new": "",
         "tests": RANKS,
+    },
+    {
+        "name": "host memory that nobody has touched is missed after sleep",
+        "path": SLEEPING,
+        "old": "logging.INFO if now.source in _BY_TOUCH else logging.WARNING",
+        "new": "logging.WARNING",
+        "tests": ["tests/test_docs.py"],
     },
     {
         "name": "memory that did not come back is not told",
@@ -215,7 +330,7 @@ MUTANTS = [
     {
         "name": "ensure exceeds what ranks agreed on",
         "path": WARMING,
-        "old": "map(min, wanted, self._core.bound)",
+        "old": "map(min, wanted, self._core.allowance)",
         "new": "map(min, wanted, wanted)",
         "tests": RANKS,
     },
@@ -264,8 +379,8 @@ MUTANTS = [
     {
         "name": "a stated count is resized in other proportions",
         "path": PATH,
-        "old": "split_like(self.inputs.plan(nbytes), stated)",
-        "new": "self.inputs.plan(nbytes)",
+        "old": "split_like(plan_for(self.inputs, counts, nbytes), stated)",
+        "new": "plan_for(self.inputs, counts, nbytes)",
         "tests": MEMORY,
     },
     {
@@ -274,5 +389,12 @@ MUTANTS = [
         "old": "            core.slots.set_counts((0,) * len(counts))\n",
         "new": "            core.slots.set_counts(tuple(map(min, before, counts)))\n",
         "tests": MEMORY,
+    },
+    {
+        "name": "of two peaks that are seen at once the smaller counts",
+        "path": "vmmcache/cache/shared.py",
+        "old": "        with self._lock:\n            self.peak = ",
+        "new": "        if True:\n            self.peak = ",
+        "tests": ["tests/cache/test_manager_opening.py"],
     },
 ]

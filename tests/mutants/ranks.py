@@ -107,8 +107,8 @@ MUTANTS = [
     {
         "name": "a rank that gives up lets the others wait",
         "path": STORE,
-        "old": 'if not free or last or arrival.state == "failed":',
-        "new": "if not free or last:",
+        "old": 'if store.add(keys.come, 1) == self._size or arrival.state == "failed":',
+        "new": "if store.add(keys.come, 1) == self._size:",
         "tests": [TEST_PROCESSES],
     },
     {
@@ -174,5 +174,12 @@ MUTANTS = [
         "old": "        _made[name] += 1\n",
         "new": "",
         "tests": [TEST_PROCESSES],
+    },
+    {
+        "name": "ranks: who leaves in the middle of an agreement leaves only that",
+        "path": STORE,
+        "old": 'if agreeing and store.compare_set(Keys(keys.number - 1).outcome, b"", mine) == mine:',
+        "new": 'if agreeing and store.compare_set(Keys(keys.number - 1).outcome, b"", mine) is not None:',
+        "tests": [TEST_STORE],
     },
 ]

@@ -8,6 +8,7 @@ A fault is a dict with the keys ``name``, ``path``, ``old`` (a piece of text tha
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import queue
 import re
@@ -49,12 +50,17 @@ class Mutant:
     new: str
     tests: Sequence[str]
 
+    def planted_in(self, sound: str) -> str:
+        """The text of a file with the fault in it."""
+        return sound.replace(self.old, self.new)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     mutant: Mutant
     caught: bool
     how: str
+    tried: bool = True
 
 
 def load(wanted: str) -> list[Mutant]:
@@ -75,6 +81,12 @@ def load(wanted: str) -> list[Mutant]:
             raise OutOfDate(f"stale mutant {mutant.name!r}: no such tests: {', '.join(missing)}")
         if not mutant.tests:
             raise OutOfDate(f"mutant {mutant.name!r} names no tests")
+        if mutant.path.endswith(".py"):
+            try:
+                ast.parse(mutant.planted_in((ROOT / mutant.path).read_text(encoding="utf-8")))
+            except SyntaxError as error:
+                # No test would notice it: nothing could be imported.
+                raise OutOfDate(f"mutant {mutant.name!r} is no Python: {error}") from error
     return [mutant for mutant in mutants if wanted in mutant.name]
 
 
@@ -111,7 +123,7 @@ class Copy:
         """The copy with one fault in it."""
         path = self.root / mutant.path
         sound = path.read_text(encoding="utf-8")
-        path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
+        path.write_text(mutant.planted_in(sound), encoding="utf-8")
         try:
             yield
         finally:
@@ -160,7 +172,7 @@ def judge(mutant: Mutant, status: int | None, printed: str) -> Verdict:
     failed = re.search(r"^(?:FAILED|ERROR) (\S+::\S+)", printed, re.MULTILINE)
     if status != 1 or failed is None:
         # Nothing was collected, or the package cannot even be imported: that says nothing about the tests.
-        raise OutOfDate(f"mutant {mutant.name!r}: no test could be run (status {status}):\n{printed[-2000:]}")
+        return Verdict(mutant, caught=False, how=f"not tried (status {status}):\n{printed[-2000:]}", tried=False)
     kind = "hang: " if re.search(r"^E +Failed: Timeout|Timeout \(>", printed, re.MULTILINE) else ""
     return Verdict(mutant, caught=True, how=kind + failed[1].removeprefix("tests/"))
 
@@ -191,7 +203,8 @@ def run(mutants: Sequence[Mutant], jobs: int, console: Console) -> list[Verdict]
             finally:
                 copies.put(copy)
             with lock:
-                console.print("caught  " if verdict.caught else "SURVIVED", mutant.name, markup=False)
+                word = ("caught  " if verdict.caught else "SURVIVED") if verdict.tried else "NOT RUN "
+                console.print(word, mutant.name, markup=False)
             return verdict
 
         with ThreadPoolExecutor(jobs) as pool:
@@ -226,11 +239,13 @@ def main() -> int:
     for header in ("fault", "in", "noticed by"):
         table.add_column(header, overflow="fold")
     for verdict in verdicts:
-        by = escape(verdict.how) if verdict.caught else "[red]nobody[/]"
+        by = escape(verdict.how) if verdict.caught or not verdict.tried else "[red]nobody[/]"
         table.add_row(escape(verdict.mutant.name), verdict.mutant.path, by)
     console.print(table)
     caught = sum(verdict.caught for verdict in verdicts)
     console.print(f"{caught} of {len(verdicts)} caught")
+    if not all(verdict.tried for verdict in verdicts):
+        return 2
     return 0 if caught == len(verdicts) else 1
 
 

@@ -215,4 +215,18 @@ MUTANTS = [
         "new": "usable=group.slots,",
         "tests": [TEST_REPORT],
     },
+    {
+        "name": "a refusal says what would fit into more than there is",
+        "path": "vmmcache/cache/fitting.py",
+        "old": "        if quota < self._replace(constraints=()).plan().min_nbytes:\n",
+        "new": "        if quota < self.granule:\n",
+        "tests": ["tests/cache/test_fitting.py"],
+    },
+    {
+        "name": "whoever stated bytes is told of quotas and growth",
+        "path": "vmmcache/cache/estimated.py",
+        "old": "                fit(self.inputs._replace(constraints=block), budget.nbytes)",
+        "new": "                pass",
+        "tests": ["tests/cache/test_uneven_groups.py"],
+    },
 ]

@@ -8,6 +8,7 @@ FREE = "vmmcache/cache/free_list.py"
 LEDGER = "vmmcache/cache/ledger.py"
 PREFIX = "vmmcache/cache/prefix.py"
 REQUESTS = "vmmcache/cache/requests.py"
+RECOUNT = "vmmcache/cache/recount.py"
 RESIZING = "vmmcache/cache/resizing.py"
 FACTS = "vmmcache/cache/slot_facts.py"
 SLOTS = "vmmcache/cache/slots.py"
@@ -18,6 +19,7 @@ ACCEPTANCE_THREADS = "tests/cache/test_acceptance_threads.py"
 TEST = "tests/cache/test_slots.py"
 TEST_CONTENTS = "tests/cache/test_slots_contents.py"
 TEST_FREE = "tests/cache/test_free_list.py"
+TEST_INTERRUPTS = "tests/cache/test_slots_interrupts.py"
 TEST_MACHINE = "tests/cache/test_slots_machine.py"
 TEST_PLANS = "tests/cache/test_slots_plans.py"
 TEST_THREADS = "tests/cache/test_slots_threads.py"
@@ -128,7 +130,7 @@ MUTANTS = [
         "name": "slots: what is evicted is not given back",
         "path": LEDGER,
         "old": "            if ranges:\n",
-        "new": "            if ranges and request._state is ACTIVE:\n",
+        "new": "            if ranges and was is ACTIVE:\n",
         "tests": [TEST_MACHINE],
     },
     # Gate -----------------------------------------------------------------------------------------------------------
@@ -150,8 +152,8 @@ MUTANTS = [
     {
         "name": "slots: evicted without a copy, and not lost",
         "path": LEDGER,
-        "old": "request._lost = request._lost or copy is None",
-        "new": "request._lost = request._lost or copy is not None",
+        "old": "lost = request._lost or copy is None",
+        "new": "lost = request._lost or copy is not None",
         "tests": [TEST],
     },
     {
@@ -170,9 +172,9 @@ MUTANTS = [
     },
     {
         "name": "slots: contents that fail to come back leave slots taken",
-        "path": SLOTS,
-        "old": "                    undo.callback(ledger.withdraw, request)\n",
-        "new": "",
+        "path": LEDGER,
+        "old": "if error is not None and not isinstance(error, SlotsExhausted):",
+        "new": "if error is not None and not isinstance(error, (SlotsExhausted, Exception)):",
         "tests": [TEST_CONTENTS],
     },
     {
@@ -211,16 +213,23 @@ MUTANTS = [
     {
         "name": "slots: the longest request has a token more",
         "path": FACTS,
-        "old": "                first = (middle - 1) * t + 1\n",
-        "new": "                first = max(0, middle - 2) * t + 1\n",
+        "old": "first = max(writes, (block - 1) * t + 1)",
+        "new": "first = max(writes, (block - 2) * t + 1)",
         "tests": [TEST],
     },
     {
         "name": "slots: the longest request is asked without its drafts",
         "path": FACTS,
-        "old": "self._ledger.needs(first, max(0, first - writes), None)",
-        "new": "self._ledger.needs(first, first - 1, None)",
+        "old": "self._ledger.needs(capacity, max(0, capacity - writes), None)",
+        "new": "self._ledger.needs(capacity, capacity - 1, None)",
         "tests": [ACCEPTANCE],
+    },
+    {
+        "name": "slots: the longest request passes blocks that its history has begun",
+        "path": FACTS,
+        "old": "return {first, first + (writes + 1 - first) % t} if self._ledger.rewinds else {first}",
+        "new": "return {first}",
+        "tests": [TEST],
     },
     {
         "name": "slots: somebody is evicted for what the newcomer needs as well",
@@ -263,5 +272,72 @@ MUTANTS = [
         "old": "        self.lock: Final = threading.RLock()\n",
         "new": "        self.lock: Final = __import__('contextlib').nullcontext()\n",
         "tests": [TEST_THREADS],
+    },
+    # Interrupts -----------------------------------------------------------------------------------------------------
+    {
+        "name": "slots: nothing is counted anew after an interrupt",
+        "path": LEDGER,
+        "old": "if error is not None and not isinstance(error, SlotsExhausted):",
+        "new": "if False:",
+        "tests": [TEST_INTERRUPTS],
+    },
+    {
+        "name": "slots: an interrupted exchange leaves tables half changed",
+        "path": LEDGER,
+        "old": "given.pop(0) if before and given else array(",
+        "new": 'array("i") if given else array(',
+        "tests": [TEST_INTERRUPTS],
+    },
+    {
+        "name": "slots: an interrupted exchange leaves a prompt half changed",
+        "path": LEDGER,
+        "old": "                    was.put_back()\n",
+        "new": "                    pass\n",
+        "tests": [TEST_INTERRUPTS],
+    },
+    {
+        "name": "slots: what is evicted says so when its slots are gone",
+        "path": LEDGER,
+        "old": "            request._backup, request._lost, request._state = copy, lost, EVICTED\n"
+        "            self.evictions += 1\n            self.release(request, SUSPENDED)\n",
+        "new": "            self.release(request, SUSPENDED)\n            self.evictions += 1\n"
+        "            request._backup, request._lost, request._state = copy, lost, EVICTED\n",
+        "tests": [TEST_INTERRUPTS],
+    },
+    {
+        "name": "slots: a resumed request is active before its contents are back",
+        "path": SLOTS,
+        "old": "                    if request._backup is not None:\n",
+        "new": "                    request._state = ACTIVE\n                    if request._backup is not None:\n",
+        "tests": [TEST_INTERRUPTS],
+    },
+    {
+        "name": "slots: of an interrupted dummy some requests stay",
+        "path": SLOTS,
+        "old": "                undo.callback(self._free_since, before)\n",
+        "new": "",
+        "tests": [TEST_INTERRUPTS],
+    },
+    {
+        "name": "slots: other counts come for some groups only",
+        "path": RESIZING,
+        "old": "        if not done:\n            change()\n",
+        "new": "        pass\n",
+        "tests": [TEST_INTERRUPTS],
+    },
+    {
+        "name": "slots: what waits is forgotten where it is counted anew",
+        "path": RECOUNT,
+        "old": "    ledger.suspended.update(waiting)\n",
+        "new": "",
+        "tests": [TEST_INTERRUPTS],
+    },
+    {
+        "name": "slots: a prompt that is counted anew shows its old blocks",
+        "path": RECOUNT,
+        "old": "            show(table, prompt, (), prefix._tables[number])\n"
+        "            show(table, (), request._shown[number], prefix._tables[number])\n",
+        "new": "",
+        "tests": [TEST_INTERRUPTS],
     },
 ]

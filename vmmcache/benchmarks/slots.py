@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
-from vmmcache.benchmarks.harness import QUICK_ROUNDS, ROUNDS, Row, best_in_turns, mode, seconds
+from vmmcache.benchmarks.harness import QUICK_ROUNDS, ROUNDS, Row, mode, seconds
 from vmmcache.benchmarks.planner import nine_layout
 from vmmcache.cache.requests import CacheRequest
 from vmmcache.cache.slots import Slots
@@ -52,8 +51,8 @@ def measure() -> Sequence[Row]:
             rows += [_row(f"{name}, {pool:,} slots, 1 block: {what}", us, 1) for what, us in figures.items()]
     for number, blocks in enumerate(BLOCKS[1:], len(layouts) * len(POOLS)):
         told(number)
-        figures = churned(one_group(), MOST, blocks, rounds)
-        plain = best_in_turns({"plain": partial(straightforward, MOST, blocks)}, rounds=3)["plain"]
+        figures = churned(one_group(), MOST, blocks, rounds, beside=straightforward)
+        plain = figures.pop("plain")
         for what, us in figures.items():
             against = plain if what == "allocate" else None
             rows.append(_row(f"1 group, {MOST:,} slots, {blocks:,} blocks: {what}", us, blocks, against))
@@ -110,10 +109,20 @@ class Churn:
         return {work.__name__: timed(work) for work in (allocate, grow, suspend, resume, free)}
 
 
-def churned(layout: CacheLayout, slots: int, blocks: int, rounds: int = ROUNDS) -> dict[str, float]:
-    """The best of each operation over `rounds`."""
+def churned(
+    layout: CacheLayout,
+    slots: int,
+    blocks: int,
+    rounds: int = ROUNDS,
+    beside: Callable[[int, int], float] | None = None,
+) -> dict[str, float]:
+    """The best of each operation over `rounds`; and of `beside`, which takes turns with them, as "plain"."""
     churn = Churn(layout, slots, blocks)
-    turns = [churn.turn() for _ in range(rounds)]
+    turns = []
+    for _ in range(rounds):
+        turns.append(churn.turn())
+        if beside is not None:
+            turns[-1]["plain"] = beside(slots, blocks)
     return {name: min(turn[name] for turn in turns) for name in turns[0]}
 
 

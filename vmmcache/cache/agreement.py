@@ -21,10 +21,13 @@ class Answer(NamedTuple):
     refusal: str | None = None
     """Why it cannot go on."""
     kind: str = ""
-    """``"memory"``: there is not enough, and less may do; ``"driver"``: the device refused otherwise; or neither."""
+    """``"memory"``: there is not enough, and less may do; ``"driver"``: the device refused otherwise; or neither. Or
+    what the step is about, where `answers_of` was told."""
 
 
-def answers_of(ranks: Ranks, stage: str, error: VmmCacheError | None, numbers: Sequence[int] = ()) -> list[Answer]:
+def answers_of(
+    ranks: Ranks, stage: str, error: VmmCacheError | None, numbers: Sequence[int] = (), *, kind: str | None = None
+) -> list[Answer]:
     """Tell the other ranks how a step went here, and hear how it went there. One exchange; none for a single rank.
 
     Parameters
@@ -35,13 +38,17 @@ def answers_of(ranks: Ranks, stage: str, error: VmmCacheError | None, numbers: S
         What went wrong here.
     numbers : sequence of int
         What came of it here.
+    kind : str, optional
+        `Answer.kind` of what went wrong here; by default what kind of error it is.
 
     Raises
     ------
     RankError
         A rank is gone. Where something went wrong here, that is raised instead, with a note.
     """
-    mine = Answer(tuple(numbers)) if error is None else Answer((), f"{type(error).__name__}: {error}", _kind(error))
+    mine = Answer(tuple(numbers))
+    if error is not None:
+        mine = Answer((), f"{type(error).__name__}: {error}", _kind(error) if kind is None else kind)
     if ranks.size == 1:
         return [mine]
     try:

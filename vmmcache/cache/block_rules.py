@@ -48,6 +48,11 @@ class BlockRule:
         """First blocks that never become stale; None where no block does."""
         return None if self._window <= FULL else self._sinks
 
+    @property
+    def shares(self) -> bool:
+        """Whether requests can have blocks of a prompt together; a state is each one's own."""
+        return self._window != STATE
+
     def blocks(self, capacity: int) -> int:
         """Blocks of `capacity` tokens, stale or not."""
         return 1 if self._window == STATE else -(-capacity // self._t)

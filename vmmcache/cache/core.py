@@ -66,6 +66,16 @@ class Core:
         agreed = Measurement.from_ints(numbers, "numbers").seen_by(own)
         self.bound = tuple(group.slots for group in agreed.groups)
 
+    @property
+    def allowance(self) -> tuple[int, ...]:
+        """Slots of each group that warm-up may commit now: of what was agreed on, an equal part for each manager.
+
+        By their number and nothing else, so that ranks need not agree anew when another manager joins.
+        """
+        if self.settings.budget.manual:
+            return self.bound
+        return tuple(number // self.shared.members for number in self.bound)
+
     def forget(self) -> None:
         """The memory is gone for good: no request has slots any more, and none can be had."""
         with self.slots.held():

@@ -11,7 +11,8 @@ import logging
 from typing import ClassVar, Final
 
 from vmmcache.cache.budget import Mode
-from vmmcache.cache.counts import with_counts
+from vmmcache.cache.counts import plan_for, with_counts
+from vmmcache.cache.fitting import fit
 from vmmcache.cache.path import Path
 from vmmcache.cache.plain_backing import PlainBacking
 from vmmcache.cache.settings import Settings
@@ -80,12 +81,16 @@ class Estimated(Path):
         """Slots of a step, and the plan of all that the temporary quota allows."""
         budget = self.settings.budget
         if (counts := budget.slots_of(len(self.pools.groups))) is not None:
-            return counts, with_counts(self._shortened(self.pools.footprint(counts)), counts)
+            nbytes = self.pools.footprint(counts)
+            plan_for(self.inputs._replace(constraints=()), counts, nbytes)  # or nothing runs, and this says so
+            return counts, with_counts(self._shortened(nbytes), counts)
         quota = self.shared.bound(self.reader, self.mode) if budget.nbytes is None else budget.nbytes
         try:
             plan = self._shortened(max(quota, 1))
         except QuotaError as refusal:
             if budget.nbytes is not None:
+                block = _at_most(self.settings.step, self.settings.layout.tokens_per_block)
+                fit(self.inputs._replace(constraints=block), budget.nbytes)  # the same, to whoever stated the bytes
                 raise
             raise self._no_room(quota, refusal) from None
         return tuple(group.min_slots for group in plan.groups), plan

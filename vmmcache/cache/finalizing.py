@@ -18,6 +18,7 @@ from vmmcache.cache.counts import check_floors, with_counts
 from vmmcache.cache.noting import noting
 from vmmcache.cache.path import Found
 from vmmcache.cache.ranks import Measurement, measurement_of, merge_measurements
+from vmmcache.cache.rejoining import rejoining
 from vmmcache.cache.report import Registered, SizingReport, group_sizes, warm_up_fields
 from vmmcache.cache.sizing import default_estimate
 from vmmcache.errors import OutOfDeviceMemory, VmmCacheError
@@ -71,6 +72,7 @@ class Finalizer:
         # The same lists on every rank, so the same numbers, or the same error.
         agreed = merge_measurements([answer.numbers for answer in answers])
         with UndoStack() as undo:
+            undo.push(rejoining(core, "finalize"))
             try:
                 report = self._apply(agreed, undo)
             except VmmCacheError as refusal:

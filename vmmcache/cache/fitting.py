@@ -56,8 +56,8 @@ class PlanInputs(NamedTuple):
 
     def longest(self, quota: int) -> int:
         """Tokens of the longest single request that so many bytes could hold, whatever was declared."""
-        if quota < self.granule:
-            return 0
+        if quota < self._replace(constraints=()).plan().min_nbytes:
+            return 0  # the planner answers for the floors, below which no cache is made
         return longest_request(
             self.layout,
             quota,

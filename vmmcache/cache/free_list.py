@@ -94,6 +94,14 @@ class FreeList:
         self.count = count
         self.free = len(self._returned) + max(0, count - self._next)
 
+    def refill(self, taken: Collection[int]) -> None:
+        """Have all slots that are not `taken`, whatever was handed out before."""
+        self._next = min(max(self._next, 1 + max(taken, default=-1)), max(self.count, self.reserved))
+        self._returned = array(
+            "i", [slot for slot in range(self._next - 1, self.reserved - 1, -1) if slot not in taken]
+        )
+        self.free = len(self._returned) + max(0, self.count - self._next)
+
 
 def _from(start: int, number: int) -> SlotArray:
     """`number` slots from `start` on."""

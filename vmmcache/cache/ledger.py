@@ -8,21 +8,28 @@ So a request can get its slots exactly if `used` and what it adds are no more th
 Every change has the same order: count, see whether that is enough, make room, and only then touch a table, first what
 is given up and then what is taken. Nothing after the counting can fail, but for a mover that fails to copy what is to
 be evicted, and that comes before anything is evicted.
+
+It can be interrupted, though, anywhere. So a request changes its state, or its lengths, in one statement that calls
+nothing, and what is counted is counted anew where an error leaves a block ``with ledger`` (see `recount`).
 """
 
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Final
+from weakref import WeakSet
 
 from vmmcache.cache.block_rules import Ranges, rules_of, size
 from vmmcache.cache.eviction import read_backup, victims
-from vmmcache.cache.free_list import FreeList
+from vmmcache.cache.free_list import FreeList, SlotArray
 from vmmcache.cache.mover import SlotMover
 from vmmcache.cache.prefix import Prefix, PrefixChange, repin, replace, shed
+from vmmcache.cache.recount import Settled, recount
 from vmmcache.cache.requests import CacheRequest, RequestState
-from vmmcache.cache.tables import chosen, occupy, show, vacate
+from vmmcache.cache.tables import chosen, occupy, put_back, show, vacate
 from vmmcache.errors import SlotsExhausted
 from vmmcache.memory.ranges import Range
 from vmmcache.memory.undo import UndoStack
@@ -30,14 +37,14 @@ from vmmcache.planning.layout import CacheLayout
 
 __all__ = ["Ledger"]
 
-ACTIVE, EVICTED = RequestState.ACTIVE, RequestState.EVICTED
+ACTIVE, SUSPENDED, EVICTED, _ = RequestState
 
 
 class Ledger:
     """Slots of all groups, and the requests that have them."""
 
     __slots__ = (
-        *("groups", "lock", "mover", "pools", "requests", "rewinds", "rules", "shut", "suspended", "used"),
+        *("groups", "lock", "mover", "pools", "prefixes", "requests", "rewinds", "rules", "shut", "suspended", "used"),
         *("evictions", "refusals", "resumes", "suspends"),
     )
 
@@ -55,13 +62,25 @@ class Ledger:
         """All that were not freed, by number."""
         self.suspended: Final[dict[int, CacheRequest]] = {}
         """Those that are suspended and not evicted, the least recently suspended first."""
+        self.prefixes: Final[WeakSet[Prefix]] = WeakSet()
         self.shut = False
         """Whether nobody gets slots for a while, however many are free."""
         self.suspends = self.resumes = self.refusals = self.evictions = 0
         """How often, for the metrics; refusals are resumes that had to wait."""
 
-    def settle(self, request: CacheRequest, capacity: int, history: int) -> list[Ranges] | None:
+    def __enter__(self) -> None:
+        """Begin a change. The lock is not taken here, where an interrupt would leave it taken."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, SlotsExhausted):
+            recount(self)
+
+    def settle(self, request: CacheRequest, capacity: int, history: int, *, lost: bool) -> list[Ranges] | None:
         """Let an active request, or one that comes in, have what (capacity, history) needs. All or nothing.
+
+        `lost` is what the request says of its contents from then on. Inside of ``with ledger``.
 
         Returns
         -------
@@ -85,8 +104,7 @@ class Ledger:
                 more[rule.group] += size(after) - size(before)
         scratch = self._count_scratch(request, capacity, history, prompt, more) if self.rewinds else None
         if prefix is None and scratch is None and not changes:
-            request._capacity = capacity
-            request._history = history
+            request._capacity, request._history, request._lost = capacity, history, lost
             return None
         shared = None
         if prefix is None:
@@ -94,32 +112,44 @@ class Ledger:
         else:
             shared = self._make_room_for_member(request, prefix, history, more)
 
-        for number, pool, before, after in changes:
-            if before and (given := vacate(tables[number], before, after)):
-                pool.give(given)
-        if shared is not None:
-            shared.give()
-        if scratch is not None:
-            self._give_scratch(request, scratch)
+        given: list[SlotArray] = []
+        was = None if shared is None and scratch is None else Settled(request, shared)
+        done = False
+        try:
+            for number, pool, before, after in changes:
+                if before:
+                    given.append(slots := array("i"))
+                    if vacate(tables[number], before, after, slots):
+                        pool.give(slots)
+            if shared is not None:
+                shared.give()
+            if scratch is not None:
+                self._give_scratch(request, scratch)
 
-        missing = None if shared is None else shared.finish()
-        for number, pool, before, after in changes:
-            occupy(tables[number], before, after, pool.take)
-            kept[number] = after
-        if scratch is not None:
-            self._take_scratch(request, scratch)
-        if prefix is not None:
-            for number, rule in enumerate(self.rules):
-                shown = rule.shared(history, min(prompt, rule.blocks(capacity)))
-                show(tables[number], request._shown[number], shown, prefix._tables[number])
-                request._shown[number] = shown
+            missing = None if shared is None else shared.finish()
+            for number, pool, before, after in changes:
+                occupy(tables[number], before, after, pool.take)
+                kept[number] = after
+            if scratch is not None:
+                self._take_scratch(request, scratch)
+            if prefix is not None:
+                for number, rule in enumerate(self.rules):
+                    shown = rule.shared(history, min(prompt, rule.blocks(capacity)))
+                    show(tables[number], request._shown[number], shown, prefix._tables[number])
+                    request._shown[number] = shown
 
-        held, used = request._held, self.used
-        for group, number in enumerate(more):
-            held[group] += number
-            used[group] += number
-        request._capacity = capacity
-        request._history = history
+            held, used = request._held, self.used
+            for group, number in enumerate(more):
+                held[group] += number
+                used[group] += number
+            request._capacity, request._history, request._lost, done = capacity, history, lost, True
+        finally:
+            if not done:
+                if was is not None:
+                    was.put_back()
+                for number, _, before, after in changes:
+                    put_back(tables[number], before, after, given.pop(0) if before and given else array("i"))
+                    kept[number] = before
         return missing
 
     def _make_room_for_member(
@@ -223,29 +253,24 @@ class Ledger:
     def evict(self, requests: Sequence[CacheRequest], backup: bool = False) -> None:
         """Take the slots of suspended requests away, after copying the contents of those that asked for it.
 
-        A mover that fails to copy leaves all as it was.
+        A mover that fails to copy leaves all as it was. Inside of ``with ledger``.
         """
         copies = [read_backup(self, request) if backup or request._wants_backup else None for request in requests]
         for request, copy in zip(requests, copies, strict=True):
-            self.withdraw(request)
-            request._backup = copy
-            request._lost = request._lost or copy is None
+            lost = request._lost or copy is None
+            request._backup, request._lost, request._state = copy, lost, EVICTED
             self.evictions += 1
+            self.release(request, SUSPENDED)
+            request._forget()
 
-    def withdraw(self, request: CacheRequest) -> None:
-        """Leave an active or suspended request evicted."""
-        self.release(request)
-        request._state = EVICTED
-        request._forget()
-
-    def release(self, request: CacheRequest) -> None:
-        """Give back all that an active or suspended request has. What it knows of it is void then."""
+    def release(self, request: CacheRequest, was: RequestState) -> None:
+        """Give back all that a request has which was active or suspended. What it knows of it is void then."""
         for rule, table, ranges in zip(self.rules, request._tables, request._kept, strict=True):
             if ranges:
                 self.pools[rule.group].give(chosen(table, ranges))
         for rule, slots in zip(self.rules, request._scratch, strict=False):
             self.pools[rule.group].give(slots)
-        if request._state is ACTIVE:
+        if was is ACTIVE:
             self.unpin(request)
         else:
             del self.suspended[request.number]

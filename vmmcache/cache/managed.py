@@ -151,4 +151,4 @@ class ManagedCache:
         return None if self._state is State.CLOSED else figures_of(self._core, self.state)
 
     def _next(self, event: Event) -> State:
-        return next_state(self._state, event, who=repr(self))
+        return next_state(self._state, event, who=self)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from vmmcache.cache.budget import MemoryBudget
 from vmmcache.cache.constructing import construct
@@ -14,12 +13,14 @@ from vmmcache.cache.ranks import Ranks
 from vmmcache.cache.requota import resize
 from vmmcache.cache.settings import checked
 from vmmcache.cache.shared import SharedDevice
-from vmmcache.cache.sleeping import Slept, fall_asleep, wake_up
+from vmmcache.cache.sleeping import Slept, fall_asleep
 from vmmcache.cache.states import Event, State
+from vmmcache.cache.waking import wake_up
 from vmmcache.cache.warming import WarmingCache
+from vmmcache.closing import ClosedOnExit
 from vmmcache.connectors.base import Connector
 from vmmcache.driver import VmmDriver
-from vmmcache.errors import ConfigError, VmmCacheError
+from vmmcache.errors import ConfigError
 from vmmcache.memory.atlas import publish as publish_map
 from vmmcache.memory.undo import UndoStack
 from vmmcache.planning import Batch, CacheLayout, Plan
@@ -35,7 +36,7 @@ CHUNK: Final = 128 * MIB
 """A thousand handles for a large device; less than the margin, so that one can be copied when a cache shrinks."""
 
 
-class KVCacheManager(WarmingCache):
+class KVCacheManager(ClosedOnExit, WarmingCache):
     """A KV cache whose size is decided after warm-up, by what is left.
 
     Where virtual memory management works, addresses for the largest cache are there from the start: the engine takes
@@ -151,19 +152,6 @@ class KVCacheManager(WarmingCache):
         super().__init__(construct(settings, limits, free_at_start))
         _log.info("%r: %s", self, self.fallback_reason or "addresses stay from now on")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except VmmCacheError as refusal:
-            if error is None:
-                raise
-            error.add_note(f"not closed: {refusal}")
-
     # Serving --------------------------------------------------------------------------------------------------------
 
     def resize(self, quota: int) -> Plan:
@@ -191,7 +179,8 @@ class KVCacheManager(WarmingCache):
         LeaseError
             A connector of the engine's own holds what would go.
         OutOfDeviceMemory, DriverError, RankError
-            Refused. After any error the cache is as it was; contents of suspended requests may have been evicted.
+            Refused. After any error the cache is as it was; contents of suspended requests may have been evicted. Where
+            a rank cannot have its memory again, all hand out the slots that each of them has.
         """
         with self._lock:
             self._next(Event.RESIZE)
@@ -229,7 +218,9 @@ class KVCacheManager(WarmingCache):
         ConnectorError, RankError
             A connector, or a rank, refused. Nothing has changed, but that `revoke` has suspended requests.
         DriverError
-            The driver refused to take memory back. The manager is asleep all the same; calling again finishes.
+            The driver refused to take memory back. The manager is asleep all the same; calling again, on every rank,
+            finishes. Or it refused in another way: it is awake, and so are the other ranks, which all raise (I14), but
+            for one that could not wake again; the errors say what each is.
         """
         with self._lock:
             if not self._tagged(tags):
@@ -238,8 +229,8 @@ class KVCacheManager(WarmingCache):
             try:
                 slept = fall_asleep(self._core, repr(self), backup=backup, revoke=revoke)
             finally:
-                if self._core.asleep_counts:
-                    self._state = after
+                # Awake: it could not, or another rank could not, and this one woke again.
+                self._state = after if self._core.asleep_counts else State.READY
             _log.info("%r: %s given back", self, format_bytes(slept.released))
             return slept
 

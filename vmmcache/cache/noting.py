@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Final
 
 from vmmcache.errors import VmmCacheError
 
-__all__ = ["noting"]
+__all__ = ["NOTE", "Exit", "noting"]
+
+NOTE: Final = "undoing failed too: "
+"""How the notes begin."""
 
 Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
@@ -21,6 +25,6 @@ def noting(step: Callable[[], object]) -> Exit:
         except VmmCacheError as refusal:
             if error is None:
                 raise
-            error.add_note(f"undoing failed too: {refusal}")
+            error.add_note(f"{NOTE}{refusal}")
 
     return undo

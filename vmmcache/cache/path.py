@@ -14,7 +14,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from vmmcache.cache.backing import Backing
 from vmmcache.cache.budget import Mode
-from vmmcache.cache.counts import check_floors, split_like, with_counts
+from vmmcache.cache.counts import plan_for, split_like, with_counts
 from vmmcache.cache.fitting import AlignmentLoss, PlanInputs, alignment_loss, fit
 from vmmcache.cache.pools import PoolMap
 from vmmcache.cache.settings import Settings
@@ -62,6 +62,11 @@ class Path(ABC):
     # What a shared device asks --------------------------------------------------------------------------------------
 
     @property
+    def manual(self) -> bool:
+        """Whether the caller stated its size."""
+        return self.settings.budget.manual
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of the device that this cache holds now."""
         return self.backing.physical_bytes
@@ -78,11 +83,11 @@ class Path(ABC):
 
     def demand(self) -> Demand:
         """What it asks of a device that it shares."""
-        asked = self.inputs.plan(None).nbytes
+        asked = self.inputs.plan(aligned=self.aligned).nbytes
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PlanWarning)  # this is a question, and no plan
-                least = self.inputs.plan(self.pools.granule).nbytes
+                least = self.inputs.plan(self.pools.granule, aligned=self.aligned).nbytes
         except QuotaError as error:
             least = error.needed
         layout = self.settings.layout
@@ -97,8 +102,8 @@ class Path(ABC):
 
     def bound(self) -> tuple[int, ...]:
         """Slots that this rank could commit while warming up; never fewer than are there."""
-        if self.settings.budget.manual:
-            return self.capacity
+        if self.manual:
+            return tuple(map(max, self.backing.slots, (group.slots for group in self.plan.groups)))
         nbytes = self.shared.bound(self.reader, self.mode)
         return tuple(map(max, self.backing.slots, map(min, self.capacity, self.spread(nbytes))))
 
@@ -163,8 +168,7 @@ class Path(ABC):
         nbytes = self.pools.footprint(stated)
         counts = tuple(map(align_down, stated, self.pools.alignments)) if self.aligned else stated
         # A later quota is split as these are.
-        plan = split_like(self.inputs.plan(nbytes), stated)._replace(aligned=self.aligned)
-        check_floors(plan, counts, "Raise budget.slots, or declare fewer or shorter requests")
+        plan = split_like(plan_for(self.inputs, counts, nbytes), stated)._replace(aligned=self.aligned)
         lost = tuple(more - less for more, less in zip(stated, counts, strict=True))
         return with_counts(plan, counts), AlignmentLoss(lost, nbytes - self.pools.footprint(counts))
 

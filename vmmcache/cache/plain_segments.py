@@ -189,7 +189,7 @@ class PlainSegments:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _advance(self, event: Event) -> State:
-        return next_state(self._state, event, who=repr(self))
+        return next_state(self._state, event, who=self)
 
     def _wrong(self, event: str, cure: str) -> StateError:
         return StateError(f"{self!r} does not allow {event}(); {cure}", state=self.state, event=event)

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vmmcache.cache.block_rules import NO_BLOCKS, Ranges, size
 from vmmcache.cache.free_list import SlotArray
-from vmmcache.cache.tables import occupy, padded, vacate
+from vmmcache.cache.tables import occupy, padded, put_back, vacate
 from vmmcache.errors import ConfigError
 from vmmcache.memory.ranges import subtract
 
 if TYPE_CHECKING:
     from vmmcache.cache.ledger import Ledger
 
-__all__ = ["Histories", "Prefix", "PrefixChange", "repin", "replace", "shed"]
+__all__ = ["UNKNOWN", "Histories", "Prefix", "PrefixChange", "repin", "replace", "shed"]
 
 UNKNOWN: Final = -1
 """In place of a shortest history: what is there is not all that it needs."""
@@ -32,8 +33,12 @@ class Histories:
 
     __slots__ = ("_counts", "_heap", "number")
 
+    _counts: dict[int, int]
+    _heap: list[int]
+    number: int
+
     def __init__(self, counts: dict[int, int] | None = None) -> None:
-        self._counts: dict[int, int] = {} if counts is None else counts
+        self._counts = {} if counts is None else counts
         self._heap = sorted(self._counts)
         self.number = sum(self._counts.values())
 
@@ -67,6 +72,12 @@ class Histories:
         while heap and heap[0] not in self._counts:
             heapq.heappop(heap)
         return heap[0] if heap else None
+
+    def become(self, histories: Iterable[int]) -> None:
+        """Have these in it, and no others."""
+        self._counts = dict(Counter(histories))
+        self._heap = sorted(self._counts)
+        self.number = sum(self._counts.values())
 
     def copy(self) -> Histories:
         """Another one with the same."""
@@ -107,6 +118,7 @@ class Prefix:
         self._held = [0] * ledger.groups
         self._pinned = [0] * ledger.groups
         self._settled: tuple[int | None, int | None] = (None, None)
+        ledger.prefixes.add(self)
 
     def __repr__(self) -> str:
         return f"<Prefix of {self.tokens} tokens, {self.members} members>"
@@ -146,14 +158,16 @@ class Prefix:
 class PrefixChange:
     """What a change among the members of a prefix does to its blocks: counted first, then made in two steps."""
 
-    __slots__ = ("_held", "_kept", "_ledger", "_pinned", "_prefix", "_settled")
+    __slots__ = ("_before", "_given", "_held", "_kept", "_ledger", "_pinned", "_prefix", "_settled")
 
     def __init__(self, ledger: Ledger, prefix: Prefix) -> None:
         self._ledger = ledger
         self._prefix = prefix
         active, resident = prefix._active.shortest, prefix._resident.shortest
         self._settled = (active, resident)
-        self._kept, self._held, self._pinned = prefix._kept, prefix._held, prefix._pinned
+        self._before = self._kept = prefix._kept
+        self._held, self._pinned = prefix._held, prefix._pinned
+        self._given: list[SlotArray] = []
         if resident != prefix._settled[1]:
             self._kept = prefix._needed(resident)
             self._held = prefix._by_group(self._kept)
@@ -176,7 +190,8 @@ class PrefixChange:
         for rule, table, before, after in zip(
             self._ledger.rules, prefix._tables, prefix._kept, self._kept, strict=True
         ):
-            self._ledger.pools[rule.group].give(vacate(table, before, after))
+            self._given.append(slots := array("i"))
+            self._ledger.pools[rule.group].give(vacate(table, before, after, slots))
 
     def finish(self) -> list[Ranges]:
         """Get slots for the blocks that are needed and not there, and say which these are, for each life cycle."""
@@ -192,6 +207,17 @@ class PrefixChange:
         prefix._kept, prefix._held, prefix._pinned = self._kept, self._held, self._pinned
         prefix._settled = self._settled
         return missing
+
+    def put_back(self) -> None:
+        """Have its blocks where they were, wherever the two steps were interrupted."""
+        prefix, before = self._prefix, self._before
+        if self._kept is not before:
+            missing = [array("i")] * (len(before) - len(self._given))
+            for table, was, now, slots in zip(
+                prefix._tables, before, self._kept, [*self._given, *missing], strict=True
+            ):
+                put_back(table, was, now, slots)
+        prefix._kept = before
 
 
 def repin(ledger: Ledger, prefix: Prefix) -> None:
@@ -219,7 +245,7 @@ def shed(ledger: Ledger, prefix: Prefix) -> None:
             after = tuple(subtract(before, gone))
             prefix._kept[number] = after
             prefix._held[rule.group] -= size(before) - size(after)
-            ledger.pools[rule.group].give(vacate(table, before, after))
+            ledger.pools[rule.group].give(vacate(table, before, after, array("i")))
     prefix._settled = (prefix._settled[0], UNKNOWN)
 
 

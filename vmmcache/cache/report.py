@@ -23,7 +23,7 @@ class GroupSizes(NamedTuple):
     """Slots of one pool group."""
 
     capacity: int
-    """For so many addresses are reserved."""
+    """Most that there can ever be: measured, those for which addresses are reserved; estimated, all of the device."""
     committed: int
     """So many have memory."""
     usable: int
@@ -55,7 +55,7 @@ class SizingReport:
     mode: Mode
     """Path that was taken."""
     fallback_reason: str | None = None
-    """Why it is the estimated one, where nobody asked for it."""
+    """Why it is the estimated one: what a probe, a driver or another rank said, or that it was asked for."""
     sized_by: SizedBy
     """What decided the size."""
     device: str

@@ -19,7 +19,7 @@ _BY: Final = {
     "bytes": "by the caller, in bytes",
     "slots": "by the caller, in slots",
 }
-_HEADER: Final = ("group", "reserved", "committed", "usable", "floor", "step", "lost", "bytes")
+_HEADER: Final = ("group", "capacity", "committed", "usable", "floor", "step", "lost", "bytes")
 
 
 def as_text(report: SizingReport) -> str:

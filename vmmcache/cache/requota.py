@@ -1,6 +1,7 @@
 """More or less memory while requests are served (S15): all or nothing, here and on all ranks.
 
-The floors stay what they were (I12): a quota below them is refused, and nothing is fitted again. Where slots become
+The floors stay what they were (I12): a quota below them is refused, and nothing is fitted again. Where what is there
+fits, no group loses a slot, so a cache that grows is not refused for the requests it serves. Where slots become
 fewer, contents move down first and nobody gets the slots that go; then memory changes; then whatever is new is handed
 out. A connector that takes segments only whole, and every connector where memory goes, registers anew in between.
 """
@@ -16,6 +17,7 @@ from vmmcache.cache.core import Core
 from vmmcache.cache.counts import check_floors, with_counts
 from vmmcache.cache.noting import noting
 from vmmcache.cache.ranks import Measurement, measurement_of, merge_measurements
+from vmmcache.cache.rejoining import rejoining
 from vmmcache.errors import ConfigError, LeaseError, OutOfDeviceMemory, VmmCacheError
 from vmmcache.memory.undo import UndoStack
 from vmmcache.planning import Plan
@@ -41,6 +43,7 @@ def resize(core: Core, quota: int) -> Plan:
     agreed = Measurement.from_ints(merge_measurements([answer.numbers for answer in answers]))
     counts = tuple(group.slots for group in agreed.seen_by(_measurement(core, plan)).groups)
     with UndoStack() as undo:
+        undo.push(rejoining(core, "resize"))
         try:
             agreed.check_usable()
             plan = with_counts(plan, counts)
@@ -57,16 +60,19 @@ def resize(core: Core, quota: int) -> Plan:
 
 
 def _adjusted(core: Core, quota: int) -> Plan:
-    plan = core.path.plan.adjusted(quota)
-    for index, (group, most) in enumerate(zip(plan.groups, core.path.most(), strict=True)):
-        if group.slots > most:
+    path = core.path
+    plan = path.plan.adjusted(quota, at_least=path.backing.slots)
+    most = path.most()
+    counts = tuple(map(min, (group.slots for group in plan.groups), most))
+    for index, (group, number) in enumerate(zip(plan.groups, most, strict=True)):
+        if group.slots > number and quota > path.pools.footprint(most):
             raise ConfigError(
                 "quota",
                 quota,
-                f"is {group.slots} slots of pool group {index}, and addresses are reserved for {most}: make the "
+                f"is {group.slots} slots of pool group {index}, and addresses are reserved for {number}: make the "
                 "manager with a larger utilization or size",
             )
-    return plan
+    return with_counts(plan, counts)
 
 
 def _measurement(core: Core, plan: Plan) -> Measurement:
@@ -86,7 +92,6 @@ def _change(core: Core, counts: Sequence[int], undo: UndoStack) -> None:
     # What is handed out, which may be more than there is after a driver has refused to undo.
     before = core.slots.counts
     lower = tuple(map(min, before, counts))
-    undo.push(noting(core.follow))
     core.slots.set_counts(lower)
     anew = bool(registrations) and (lower != before or registrations.whole or not backing.addresses_stay)
     defragment = anew and backing.addresses_stay

@@ -24,10 +24,15 @@ def resize(ledger: Ledger, counts: Sequence[int]) -> None:
     pools = ledger.pools
     if all(pool.high <= count for pool, count in zip(pools, counts, strict=True)):
         # No slot beyond was ever handed out, so nobody can be in the way.
-        for pool, count in zip(pools, counts, strict=True):
-            pool.resize(count)
+        _change(ledger, counts, [{}] * ledger.groups)
         return
     _refuse_active(ledger, counts)
+    with ledger:
+        _make_way(ledger, counts)
+
+
+def _make_way(ledger: Ledger, counts: Sequence[int]) -> None:
+    pools = ledger.pools
     reserved = pools[0].reserved
     short = [pool.usable - pool.free - max(0, count - reserved) for pool, count in zip(pools, counts, strict=True)]
     doomed = [] if ledger.mover is not None else [r for r in ledger.suspended.values() if _beyond(ledger, r, counts)]
@@ -41,11 +46,31 @@ def resize(ledger: Ledger, counts: Sequence[int]) -> None:
         for group, move in enumerate(moves):
             if move:
                 ledger.mover.move_slots(group, list(move.items()))
-    for group, move in enumerate(moves):
-        if move:
-            for put, table in _tables(ledger, group):
-                put(array("i", [move.get(slot, slot) for slot in table]))
-        pools[group].resize(counts[group], move.values())
+    _change(ledger, counts, moves)
+
+
+def _change(ledger: Ledger, counts: Sequence[int], moves: Sequence[dict[int, int]]) -> None:
+    """Have the slots of `moves` where they are now, and other counts; wherever it is interrupted, to the end."""
+    tables = [
+        (put, array("i", [move.get(slot, slot) for slot in table]))
+        for group, move in enumerate(moves)
+        if move
+        for put, table in _tables(ledger, group)
+    ]
+
+    def change() -> None:
+        for put, table in tables:
+            put(table)
+        for pool, count, move in zip(ledger.pools, counts, moves, strict=True):
+            pool.resize(count, move.values())
+
+    done = False
+    try:
+        change()
+        done = True
+    finally:
+        if not done:
+            change()
 
 
 def _refuse_active(ledger: Ledger, counts: Sequence[int]) -> None:

@@ -41,6 +41,10 @@ class Member(Protocol):
         """Its path."""
 
     @property
+    def manual(self) -> bool:
+        """Whether its size was stated."""
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of the device that it holds now."""
 
@@ -91,6 +95,12 @@ class SharedDevice:
 
     def __repr__(self) -> str:
         return f"<SharedDevice of {len(self._members)} managers>"
+
+    @property
+    def members(self) -> int:
+        """How many managers there are on the device whose size is measured."""
+        with self._lock:
+            return sum(not member.manual for member in self._members)
 
     @property
     def committed(self) -> int:
@@ -155,17 +165,20 @@ class SharedDevice:
 
     def saw_peak(self, nbytes: int) -> None:
         """Note a transient peak."""
-        self.peak = max(self.peak, nbytes)
+        with self._lock:
+            self.peak = max(self.peak, nbytes)
 
     # How much --------------------------------------------------------------------------------------------------------
 
     def bound(self, reader: MemoryReader, mode: Mode) -> int:
-        """Bytes that all members together may have while they warm up."""
+        """Bytes that all members without a size of their own may have together while they warm up."""
         with self._lock:
             now = self.snapshot(reader, "committable")
             if mode == "estimated":
-                return temporary_quota(self.budget, self.start, now)
-            return committable(self.budget, self.start, now, self.peak)
+                nbytes = temporary_quota(self.budget, self.start, now)
+            else:
+                nbytes = committable(self.budget, self.start, now, self.peak)
+            return max(0, nbytes - sum(member.final_bytes or 0 for member in self._members if member.manual))
 
     def measure(self, reader: MemoryReader, mode: Mode, *, again: bool = False) -> tuple[Snapshot, Budget]:
         """What the device has for all members: measured by the first who asks, or where it is to be done `again`."""

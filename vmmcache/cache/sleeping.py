@@ -1,12 +1,10 @@
 """Giving the memory of a whole cache back for a while, in the order that keeps everybody safe (S11, C5).
 
-Falling asleep: every rank sees that nothing stands in the way, and only then does any go on. Connectors let go: no
-transfer is on its way, peers know that their addresses are void, the library has deregistered. Contents of suspended
-requests go to the host where the caller wants them. Then the memory goes, after the device has finished, and it is
-measured that it came back. An engine that has an allocator of its own suspends that afterwards.
-
-Waking is the reverse: the same memory at the same addresses, zeroed; then connectors register again. Where that fails,
-on any rank, all are asleep still.
+Every rank sees that nothing stands in the way, and only then does any go on. Connectors let go: no transfer is on its
+way, peers know that their addresses are void, the library has deregistered. Contents of suspended requests go to the
+host where the caller wants them. Then the memory goes, after the device has finished; the ranks hear whether all of
+them sleep; and it is measured that the memory came back. An engine that has an allocator of its own suspends that
+afterwards.
 """
 
 from __future__ import annotations
@@ -19,13 +17,14 @@ from typing import Final, NamedTuple
 from vmmcache.cache.agreement import all_or_none, answers_of
 from vmmcache.cache.core import Core
 from vmmcache.cache.noting import noting
+from vmmcache.cache.rejoining import sleep_together
 from vmmcache.cache.requests import RequestState
 from vmmcache.cache.snapshots import Snapshot
 from vmmcache.errors import StateError, VmmCacheError
 from vmmcache.memory.undo import UndoStack
 from vmmcache.units import format_bytes
 
-__all__ = ["Slept", "fall_asleep", "wake_up"]
+__all__ = ["Slept", "fall_asleep"]
 
 PATIENCE_S: Final = 5.0
 """How long a driver that keeps memory for a while is given to show that it came back."""
@@ -35,6 +34,8 @@ _SLACK: Final = 8
 
 _BLIND: Final = ("configured", "cgroup", "MemAvailable")
 """Sources that do not see host memory of torch's which nobody has touched yet."""
+_BY_TOUCH: Final = ("cgroup", "MemAvailable")
+"""Sources that count host memory when it is touched: what nobody has used does not come back, and nothing is amiss."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -57,44 +58,62 @@ class Slept(NamedTuple):
 
 def fall_asleep(core: Core, who: str, *, backup: bool, revoke: bool) -> Slept:
     """Give all memory back. See `KVCacheManager.sleep`."""
-    backing = core.path.backing
-    before, held = core.path.reader.snapshot("awake"), backing.physical_bytes
-    again, counts = bool(core.asleep_counts), tuple(group.slots for group in core.path.plan.groups)
-    requests, lost = core.slots.requests, 0
+    before, held = core.path.reader.snapshot("awake"), core.path.backing.physical_bytes
+    going, suspended, lost = False, 0, 0
     error: VmmCacheError | None = None
-    with ExitStack() as door, UndoStack() as undo:
-        try:
-            if not again:
-                with core.slots.held():
-                    _check_suspended(core, who, revoke=revoke)
-                    # Nobody starts any more; whoever waits for transfers to end can still free.
-                    door.enter_context(core.slots.shut())
-                undo.push(noting(core.registrations.restore))
-                core.registrations.release()
-                backing.check_leases(revoke=revoke)
-                if backup:
-                    core.slots.evict_all(backup=True)  # loses nothing, and so may be for nothing
-        except VmmCacheError as refusal:
-            error = refusal
-        all_or_none(answers_of(core.ranks, "sleep", error), "sleep", error)
-        if not again:
-            # From here on slots are none, and what they held is copied or lost.
-            undo.push(noting(core.follow))
+    try:
+        with ExitStack() as door, UndoStack() as undo:
+            _clear_the_way(core, who, door, undo, backup=backup, revoke=revoke)
+            going = True
+            suspended, lost = _give_back(core, undo, revoke=revoke)
+    except VmmCacheError as refusal:
+        if not going:
+            raise  # on all ranks, and all are as they were
+        error = refusal
+    sleep_together(core, error)
+    return _checked(core, before, held)._replace(suspended=suspended, lost=lost)
+
+
+def _clear_the_way(core: Core, who: str, door: ExitStack, undo: UndoStack, *, backup: bool, revoke: bool) -> None:
+    """Let nothing stand in the way, here and on all ranks. Nothing is lost yet."""
+    error: VmmCacheError | None = None
+    try:
+        if not core.asleep_counts:
             with core.slots.held():
-                requests = core.slots.requests
-                before_that = sum(request.lost for request in requests)
-                core.slots.evict_all()
-                lost = sum(request.lost for request in requests) - before_that
-                core.slots.set_counts((0,) * len(counts))
-        try:
-            backing.sleep(revoke=revoke)
-        finally:
-            # Also where the driver refused to take something back: the rest is gone.
-            if backing.state == "asleep":
-                core.asleep_counts = core.asleep_counts or counts
-                undo.commit()
-        undo.commit()
-    return _checked(core, before, held)._replace(suspended=len(requests), lost=lost)
+                _check_suspended(core, who, revoke=revoke)
+                # Nobody starts any more; whoever waits for transfers to end can still free.
+                door.enter_context(core.slots.shut())
+            undo.push(noting(core.registrations.restore))
+            core.registrations.release()
+            core.path.backing.check_leases(revoke=revoke)
+            if backup:
+                core.slots.evict_all(backup=True)  # loses nothing, and so may be for nothing
+    except VmmCacheError as refusal:
+        error = refusal
+    all_or_none(answers_of(core.ranks, "sleep", error), "sleep", error)
+
+
+def _give_back(core: Core, undo: UndoStack, *, revoke: bool) -> tuple[int, int]:
+    """Give the memory back; say how many requests are suspended, and of how many this has lost the contents."""
+    backing, counts = core.path.backing, tuple(group.slots for group in core.path.plan.groups)
+    requests, lost = core.slots.requests, 0
+    if not core.asleep_counts:
+        # From here on slots are none, and what they held is copied or lost.
+        undo.push(noting(core.follow))
+        with core.slots.held():
+            requests = core.slots.requests
+            before_that = sum(request.lost for request in requests)
+            core.slots.evict_all()
+            lost = sum(request.lost for request in requests) - before_that
+            core.slots.set_counts((0,) * len(counts))
+    try:
+        backing.sleep(revoke=revoke)
+    finally:
+        # Also where the driver refused to take something back: the rest is gone.
+        if backing.state == "asleep":
+            core.asleep_counts = core.asleep_counts or counts
+            undo.commit()
+    return len(requests), lost
 
 
 def _check_suspended(core: Core, who: str, *, revoke: bool) -> None:
@@ -124,7 +143,8 @@ def _checked(core: Core, before: Snapshot, held: int) -> Slept:
         if came_back >= held - held // _SLACK:
             break
         if time.monotonic() >= deadline:
-            _log.warning(
+            _log.log(
+                logging.INFO if now.source in _BY_TOUCH else logging.WARNING,
                 "%s gave back %s and %s more are free (%s says so): others took the rest, or the driver keeps it",
                 core.path.device,
                 format_bytes(held),
@@ -134,24 +154,3 @@ def _checked(core: Core, before: Snapshot, held: int) -> Slept:
             break
         time.sleep(_STEP_S)
     return Slept(held, max(0, came_back), now.source)
-
-
-def wake_up(core: Core) -> None:
-    """Get the memory back. See `KVCacheManager.wake`."""
-    backing = core.path.backing
-    error: VmmCacheError | None = None
-    with UndoStack() as undo:
-        try:
-            if backing.state == "asleep":  # else an interrupt came right after it woke, and before it was undone
-                backing.wake()
-            undo.push(noting(backing.sleep))
-            if core.registrations:
-                undo.push(noting(core.registrations.release))
-                core.registrations.restore(moved=not backing.addresses_stay)
-        except VmmCacheError as refusal:
-            error = refusal
-        all_or_none(answers_of(core.ranks, "wake", error), "wake", error)
-        undo.callback(core.slots.set_counts, (0,) * len(core.asleep_counts))
-        core.follow()
-        core.asleep_counts = ()
-        undo.commit()

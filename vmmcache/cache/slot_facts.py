@@ -72,7 +72,8 @@ class SlotFacts:
 
         A step writes one token, and draft and extra ones. Every capacity up to the answer fits, with all but the tokens
         of its step computed, and so does exactly that one: `dummy` with ``history=longest - 1 - draft - extra`` and the
-        same `draft` and `extra`. It ends with a block, or is `upper`; 0 where not even one step fits.
+        same `draft` and `extra`. It ends with a block, or is `upper`, or, with scratch reuse, ends before a step that
+        begins a block of its history, which then no longer passes; 0 where not even one step fits.
 
         Parameters
         ----------
@@ -90,18 +91,29 @@ class SlotFacts:
         with self._ledger.lock:
             others = self._ledger.needs(writes, 0, None)
             left = [self._ledger.left(group) - (batch - 1) * number for group, number in enumerate(others)]
-            # The first token of a block is the worst: the block is there, and what it makes stale is not yet. From one
-            # first token to the next, need never falls.
-            low, high = 0, -(-upper // t) + 1
+
+            def fits(capacity: int) -> bool:
+                needed = self._ledger.needs(capacity, max(0, capacity - writes), None)
+                return all(need <= free for need, free in zip(needed, left, strict=True))
+
+            # The first token of a block is the worst: the block is there, and what it makes stale is not yet. With
+            # scratch reuse so is the step whose history has just begun a block, which then stays and does not pass.
+            # From one such step to the next, need never falls.
+            def worst(block: int) -> set[int]:
+                first = max(writes, (block - 1) * t + 1)
+                return {first, first + (writes + 1 - first) % t} if self._ledger.rewinds else {first}
+
+            if upper < writes or not fits(writes):
+                return 0
+            low, high = (writes - 1) // t, -(-upper // t) + 1
             while low < high - 1:
                 middle = (low + high) // 2
-                first = (middle - 1) * t + 1
-                needed = self._ledger.needs(first, max(0, first - writes), None)
-                if all(need <= free for need, free in zip(needed, left, strict=True)):
+                if all(map(fits, worst(middle))):
                     low = middle
                 else:
                     high = middle
-        return min(low * t, upper) if low * t >= writes else 0
+            beyond = next(capacity for capacity in sorted(worst(low + 1)) if capacity > upper or not fits(capacity))
+        return min(beyond - 1, upper)
 
     def _own(self, thing: CacheRequest | Prefix) -> None:
         if getattr(thing, "_ledger", None) is not self._ledger:

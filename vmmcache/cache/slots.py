@@ -7,8 +7,7 @@ blocks of a request have slots), `free_list`, `tables`, `prefix` (shared prompts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -18,8 +17,8 @@ from vmmcache.cache.ledger import Ledger
 from vmmcache.cache.mover import SlotMover
 from vmmcache.cache.prefix import Prefix
 from vmmcache.cache.requests import CacheRequest, RequestState, expect
-from vmmcache.cache.resizing import resize
-from vmmcache.cache.slot_facts import SlotFacts, lengths
+from vmmcache.cache.slot_facts import lengths
+from vmmcache.cache.slot_upkeep import SlotUpkeep, checked_counts
 from vmmcache.errors import ConfigError, SlotsExhausted
 from vmmcache.memory.undo import UndoStack
 from vmmcache.planning.exact import as_exact
@@ -31,8 +30,11 @@ __all__ = ["Slots"]
 ACTIVE, SUSPENDED, EVICTED, FREED = RequestState
 
 
-class Slots(SlotFacts):
+class Slots(SlotUpkeep):
     """The slots of a cache, and the requests that have them. Safe to call from any thread.
+
+    After Ctrl-C in the middle of a method what was asked for was done, or it was not; no slot is lost, and none is had
+    twice. A request that it kept from its caller is in `requests`.
 
     Parameters
     ----------
@@ -73,7 +75,7 @@ class Slots(SlotFacts):
             raise ConfigError("max_util_for_resume", max_util_for_resume, "must not be negative")
         if scratch_rewind is not None:
             scratch_rewind = as_size("scratch_rewind", scratch_rewind, unit="tokens")
-        checked = _checked(layout, counts)
+        checked = checked_counts(layout, counts)
         super().__init__(layout, Ledger(layout, checked, int(bool(null_block)), scratch_rewind, mover))
         self._growing: Final = [group for group, pools in enumerate(layout.groups) if not pools.constant]
         self._last = 0
@@ -104,9 +106,9 @@ class Slots(SlotFacts):
         ledger = self._ledger
         if prefix is not None:
             self._own(prefix)
-        with ledger.lock:
+        with ledger.lock, ledger:
             request = CacheRequest(ledger, self._last + 1, capacity, history, prefix)
-            missing = ledger.settle(request, capacity, history)
+            missing = ledger.settle(request, capacity, history, lost=False)
             if missing is not None:
                 request._lost = self._covers(history, missing)
             self._last += 1
@@ -148,8 +150,8 @@ class Slots(SlotFacts):
                 raise ConfigError("history_length", history, f"what is computed stays computed, here {before} tokens")
             if history > before and request._passing:
                 self._refuse_taken_back(request, history)
-            ledger.settle(request, capacity, history)
-            request._lost = False
+            with ledger:
+                ledger.settle(request, capacity, history, lost=False)
 
     def suspend(self, request: CacheRequest, backup: bool = False) -> None:
         """Let others have an active request's slots when they need them; until then it keeps them.
@@ -173,11 +175,12 @@ class Slots(SlotFacts):
         self._refuse_backup(backup)
         with ledger.lock:
             expect(request, "suspend")
-            ledger.unpin(request)
-            request._wants_backup = bool(backup)
-            request._state = SUSPENDED
-            ledger.suspended[request.number] = request
-            ledger.suspends += 1
+            with ledger:
+                ledger.unpin(request)
+                request._wants_backup = bool(backup)
+                ledger.suspended[request.number] = request
+                request._state = SUSPENDED
+                ledger.suspends += 1
 
     def resume(self, request: CacheRequest) -> bool:
         """Make a suspended request active again; False where that has to wait, and then nothing has changed.
@@ -204,26 +207,21 @@ class Slots(SlotFacts):
             if ledger.shut:
                 ledger.refusals += 1
                 return False
-            if request._state is SUSPENDED:
-                del ledger.suspended[request.number]
-                ledger.pin(request)
-                request._state = ACTIVE
+            with ledger:
+                if request._state is SUSPENDED:
+                    ledger.pin(request)
+                    request._state = ACTIVE
+                    del ledger.suspended[request.number]
+                else:
+                    try:
+                        missing = ledger.settle(request, request._capacity, request._history, lost=request._lost)
+                    except SlotsExhausted:
+                        ledger.refusals += 1
+                        return False
+                    if request._backup is not None:
+                        write_backup(ledger, request, missing)
+                    request._state, request._backup = ACTIVE, None
                 ledger.resumes += 1
-                return True
-            request._forget()  # as eviction did, unless it was interrupted there
-            try:
-                missing = ledger.settle(request, request._capacity, request._history)
-            except SlotsExhausted:
-                ledger.refusals += 1
-                return False
-            request._state = ACTIVE
-            if request._backup is not None:
-                with UndoStack() as undo:
-                    undo.callback(ledger.withdraw, request)
-                    write_backup(ledger, request, missing)
-                    undo.commit()
-                request._backup = None
-            ledger.resumes += 1
         return True
 
     def free(self, request: CacheRequest) -> None:
@@ -238,13 +236,13 @@ class Slots(SlotFacts):
         ledger = self._ledger
         with ledger.lock:
             expect(request, "free")
-            if request._state is not EVICTED:
-                ledger.release(request)
-            request._state = FREED
-            request._backup = None
-            request._tables.clear()
-            request._scratch.clear()
-            del ledger.requests[request.number]
+            with ledger:
+                was, request._state, request._backup = request._state, FREED, None
+                del ledger.requests[request.number]
+                if was is not EVICTED:
+                    ledger.release(request, was)
+                request._tables.clear()
+                request._scratch.clear()
 
     def share(self, tokens: int) -> Prefix:
         """A prompt that requests share, for `allocate`. Only whole blocks are shared.
@@ -284,69 +282,22 @@ class Slots(SlotFacts):
         )
         count = as_size("count", count, minimum=1, maximum=MAX_SLOTS, unit="requests")
         capacity, _ = lengths(history + writes, history)
-        with self._ledger.lock:
-            needed = [number * count for number in self._ledger.needs(capacity, history, None)]
-            self._ledger.make_room(needed, needed)
-            return [self.allocate(capacity, history) for _ in range(count)]
-
-    # All at once -----------------------------------------------------------------------------------------------------
-
-    def evict_all(self, backup: bool = False) -> int:
-        """Take the slots of all suspended requests away, as before memory goes; say of how many.
-
-        Parameters
-        ----------
-        backup : bool, default False
-            Copy the contents of all of them, not only of those that were suspended with a backup.
-
-        Raises
-        ------
-        ConfigError
-            A backup without a mover.
-        """
-        self._refuse_backup(backup)
-        with self._ledger.lock:
-            requests = list(self._ledger.suspended.values())
-            self._ledger.evict(requests, backup)
-            return len(requests)
-
-    def set_counts(self, counts: Iterable[int]) -> None:
-        """Have other slot counts from now on; memory has to be there before they grow, and until they have shrunk.
-
-        Slots beyond the new counts have to be free, or those of suspended requests: these move down, or are evicted,
-        the least recently suspended first, where there is no room. If moving contents fails, counts and tables stay as
-        they were, but requests that were evicted stay evicted.
-
-        Raises
-        ------
-        StateError
-            Active requests have slots beyond the new counts. Nothing has changed.
-        ConfigError
-            Not one count per pool group.
-        """
-        checked = _checked(self.layout, counts)
-        with self._ledger.lock:
-            resize(self._ledger, checked)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other threads from every method, so that what several calls find and do belongs together."""
-        with self._ledger.lock:
-            yield
-
-    @contextmanager
-    def shut(self) -> Iterator[None]:
-        """Let no request become active or grow for a while: `SlotsExhausted`, and False from `resume`."""
         ledger = self._ledger
-        with ledger.lock:
-            ledger.shut = True
-        try:
-            yield
-        finally:
-            with ledger.lock:
-                ledger.shut = False
+        with ledger.lock, ledger:
+            before = self._last
+            needed = [number * count for number in ledger.needs(capacity, history, None)]
+            ledger.make_room(needed, needed)
+            with UndoStack() as undo:
+                undo.callback(self._free_since, before)
+                requests = [self.allocate(capacity, history) for _ in range(count)]
+                undo.commit()
+        return requests
 
     # Help ------------------------------------------------------------------------------------------------------------
+
+    def _free_since(self, number: int) -> None:
+        for request in [each for each in self._ledger.requests.values() if each.number > number]:
+            self.free(request)
 
     def _covers(self, history: int, missing: Sequence[Ranges]) -> bool:
         """Whether a history reaches into blocks that were not there."""
@@ -362,16 +313,3 @@ class Slots(SlotFacts):
                     f"the step of {request!r} took back more tokens than scratch_rewind: blocks {passing[0]} to"
                     f" {passing[1] - 1} only passed through scratch slots, and tokens up to there are still seen",
                 )
-
-    def _refuse_backup(self, backup: bool) -> None:
-        if backup and self._ledger.mover is None:
-            raise ConfigError("backup", backup, "needs a mover, which can read and write the slots' memory")
-
-
-def _checked(layout: CacheLayout, counts: Iterable[int]) -> list[int]:
-    if isinstance(counts, (str, bytes)) or not isinstance(counts, Iterable):
-        raise ConfigError("counts", counts, "must be a list of slots, one for each pool group")
-    checked = [as_size(f"counts[{n}]", count, maximum=MAX_SLOTS, unit="slots") for n, count in enumerate(counts)]
-    if len(checked) != len(layout.groups):
-        raise ConfigError("counts", checked, f"must be one for each of {len(layout.groups)} pool groups")
-    return checked

@@ -14,7 +14,7 @@ from vmmcache.cache.block_rules import NO_BLOCKS, Ranges
 from vmmcache.cache.free_list import SlotArray
 from vmmcache.memory.ranges import Range, subtract
 
-__all__ = ["NO_SLOT", "chosen", "empty_tables", "occupy", "padded", "show", "vacate"]
+__all__ = ["NO_SLOT", "chosen", "empty_tables", "occupy", "padded", "put_back", "show", "there", "vacate"]
 
 NO_SLOT: Final = -1
 """What stands in a block table where a block has no slot."""
@@ -27,9 +27,11 @@ def empty_tables(number: int) -> list[SlotArray]:
     return [array("i") for _ in range(number)]
 
 
-def vacate(table: SlotArray, before: Ranges, after: Ranges) -> SlotArray:
-    """Take the slots of blocks that are in `before` and not in `after` out of `table`."""
-    slots: SlotArray = array("i")
+def vacate(table: SlotArray, before: Ranges, after: Ranges, slots: SlotArray) -> SlotArray:
+    """Take the slots of blocks that are in `before` and not in `after` out of `table`, and give them back in `slots`.
+
+    Each is in `slots` before it is out of `table`, so that `put_back` finds it wherever this is interrupted.
+    """
     for start, stop in _beyond(before, after):
         slots.extend(table[start:stop])
         table[start:stop] = _NONE * (stop - start)
@@ -45,6 +47,34 @@ def occupy(table: SlotArray, before: Ranges, after: Ranges, take: Callable[[int]
         if stop > len(table):
             table.extend(_NONE * (stop - len(table)))
         table[start:stop] = take(stop - start)
+
+
+def put_back(table: SlotArray, before: Ranges, after: Ranges, slots: SlotArray) -> None:
+    """Make undone what `vacate` (into `slots`) and `occupy` did, wherever they were interrupted."""
+    for start, stop in _beyond(after, before):
+        stop = min(stop, len(table))
+        if start < stop:
+            table[start:stop] = _NONE * (stop - start)
+    at = 0
+    for start, stop in _beyond(before, after):
+        if at < len(slots):
+            table[start:stop] = slots[at : at + stop - start]
+            at += stop - start
+
+
+def there(table: SlotArray, within: Ranges) -> Ranges:
+    """The blocks in `within` that have a slot."""
+    found = []
+    for start, stop in within:
+        first = None
+        for block in range(start, min(stop, len(table)) + 1):
+            has = block < min(stop, len(table)) and table[block] != NO_SLOT
+            if has and first is None:
+                first = block
+            elif not has and first is not None:
+                found.append((first, block))
+                first = None
+    return tuple(found)
 
 
 def chosen(table: SlotArray, ranges: Ranges) -> SlotArray:

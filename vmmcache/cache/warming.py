@@ -29,6 +29,8 @@ class WarmingCache(ManagedCache):
     def ensure(self, slots: int | Sequence[int]) -> tuple[int, ...]:
         """Commit the slots that warm-up is about to use, up to what the ranks agreed that all can.
 
+        Managers that share a device may each have an equal part of that.
+
         Parameters
         ----------
         slots : int or sequence of int
@@ -52,7 +54,7 @@ class WarmingCache(ManagedCache):
             self._next(Event.ENSURE)
             backing = self._core.path.backing
             wanted = tuple(map(max, backing.slots, backing.counts(slots)))
-            allowed = tuple(map(max, backing.slots, map(min, wanted, self._core.bound)))
+            allowed = tuple(map(max, backing.slots, map(min, wanted, self._core.allowance)))
             if allowed != wanted:
                 _log.info("%r: %s slots asked for, %s are all that warm-up may have", self, wanted, allowed)
             try:

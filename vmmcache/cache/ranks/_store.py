@@ -89,8 +89,12 @@ class StoreRanks(Ranks):
         self._line: Final = Line(connect)
         # While the first waits for an outcome, this one can look into what is missing.
         self._second: Final = Line(connect)
+        # Held as long as an agreement lasts.
         self._lock: Final = threading.Lock()
+        # For a moment: who begins one, and who leaves. One that ends here breaks the group for all other threads.
+        self._turn: Final = threading.Lock()
         self._number = 0
+        self._agreeing = False
         self._broken: StateError | None = None
         self._closed = False
         if size > 1:
@@ -129,19 +133,29 @@ class StoreRanks(Ranks):
     def _combined(self, kind: Kind, stage: str, payload: bytes) -> bytes:
         if not stage:
             raise ConfigError("stage", stage, "must have a name, the same on every rank")
+        self._check_process(stage)  # before the lock, which a thread may hold that is not there in a child
         with self._lock:
-            self._check_usable(stage)
-            if self._size == 1:
-                return combined(kind, [payload])
-            keys = Keys(self._number)
-            self._number += 1
-            outcome = self._outcome(keys, Arrival(stage, kind, payload))
-            if outcome.verdict is not None:
-                raise self._break(outcome.verdict, stage)
-            if outcome.answer is not None:
-                return outcome.answer
-            handed_in = self._asked(stage, lambda store: store.multi_get(keys.all(self._size)), self._grace_s)
-            return combined(kind, [Arrival.decoded(data).payload for data in handed_in])
+            with self._turn:
+                self._check_usable(stage)
+                keys = Keys(self._number)
+                self._number += 1
+                self._agreeing = True
+            try:
+                return self._agreed(keys, Arrival(stage, kind, payload))
+            finally:
+                with self._turn:
+                    self._agreeing = False
+
+    def _agreed(self, keys: Keys, arrival: Arrival) -> bytes:
+        if self._size == 1:
+            return combined(arrival.kind, [arrival.payload])
+        outcome = self._outcome(keys, arrival)
+        if outcome.verdict is not None:
+            raise self._break(outcome.verdict, arrival.stage)
+        if outcome.answer is not None:
+            return outcome.answer
+        handed_in = self._asked(arrival.stage, lambda store: store.multi_get(keys.all(self._size)), self._grace_s)
+        return combined(arrival.kind, [Arrival.decoded(data).payload for data in handed_in])
 
     def _outcome(self, keys: Keys, arrival: Arrival) -> Outcome:
         """Hand in, and wait for what comes of it."""
@@ -214,32 +228,31 @@ class StoreRanks(Ranks):
 
     def _leave(self, arrival: Arrival) -> None:
         """Come to the next agreement as one that takes no part in it. Others are not waited for."""
-        if self._size == 1 or self._closed or self._broken is not None or os.getpid() != self._pid:
+        if self._size == 1 or os.getpid() != self._pid:
             return
-        free = self._lock.acquire(blocking=False)
-        try:
-            # Not free: another thread is in the middle of an agreement, which ends for all.
-            keys = Keys(self._number if free else self._number - 1)
-            self._number += free
-            verdict = Verdict(self._rank, arrival.state, arrival.why)
-
-            def say(store: KeyValueStore) -> None:
-                if free:
-                    store.set(keys.of(self._rank), arrival.encoded())
-                    last = store.add(keys.come, 1) == self._size
-                if not free or last or arrival.state == "failed":
-                    store.compare_set(keys.outcome, b"", verdict.encoded())
-                elif self._rank == self._host:
-                    # With this process the store may go: others get a moment to leave as well.
-                    store.wait([keys.outcome], timedelta(seconds=self._grace_s / 2))
-
-            call = (self._line if free else self._second).call(say)
-            if not call.finished(self._grace_s) or call.error is not None:
-                _log.info("rank %d %s; not all others were told: %s", self._rank, arrival.why, call.error)
+        verdict = Verdict(self._rank, arrival.state, arrival.why)
+        with self._turn:
+            if self._closed or self._broken is not None:
+                return
             self._broken = error_of(verdict, self._rank, arrival.stage)
-        finally:
-            if free:
-                self._lock.release()
+            agreeing, keys = self._agreeing, Keys(self._number)
+            self._number += 1
+
+        def say(store: KeyValueStore) -> None:
+            mine = verdict.encoded()
+            # Another thread is in the middle of an agreement, which ends for all; unless it has come about already.
+            if agreeing and store.compare_set(Keys(keys.number - 1).outcome, b"", mine) == mine:
+                return
+            store.set(keys.of(self._rank), arrival.encoded())
+            if store.add(keys.come, 1) == self._size or arrival.state == "failed":
+                store.compare_set(keys.outcome, b"", mine)
+            elif self._rank == self._host:
+                # With this process the store may go: others get a moment to leave as well.
+                store.wait([keys.outcome], timedelta(seconds=self._grace_s / 2))
+
+        call = (self._second if agreeing else self._line).call(say)
+        if not call.finished(self._grace_s) or call.error is not None:
+            _log.info("rank %d %s; not all others were told: %s", self._rank, arrival.why, call.error)
 
     # Requests and errors --------------------------------------------------------------------------------------------
 
@@ -262,13 +275,15 @@ class StoreRanks(Ranks):
         self._broken = error_of(verdict, self._rank, stage)
         return self._broken
 
-    def _check_usable(self, stage: str) -> None:
+    def _check_process(self, stage: str) -> None:
         if os.getpid() != self._pid:
             raise StateError(
                 "this process was forked off a rank and is none itself: make Ranks of its own in it",
                 state="forked",
                 event=stage,
             )
+
+    def _check_usable(self, stage: str) -> None:
         if self._closed:
             raise StateError(f"no agreement on {stage!r}: these ranks are closed", state="closed", event=stage)
         if self._broken is not None:

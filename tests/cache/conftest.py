@@ -1,0 +1,27 @@
+"""What tests of the cache share: the two paths of a manager, and a host of which nothing is left taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cache.managed import Make, light_collections, on_host, on_torch
+from tests.helpers import usage
+
+
+@pytest.fixture(params=[on_host, on_torch], ids=["measured", "estimated"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """A test that asks for it is run on both paths: the engine's calls are the same."""
+    made: Make = request.param
+    return made
+
+
+@pytest.fixture
+def sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """So much memory has the host, and all of it has come back in the end."""
+    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
+    with light_collections():
+        before = usage()
+        yield
+        assert usage() == before
