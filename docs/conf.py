@@ -14,11 +14,16 @@ release = version = installed_version("vmmcache")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build", "examples"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["vmmcache.css"]
 html_title = f"vmmcache {release}"
 html_show_copyright = False
 
 # A page may link to a heading of another page; the anchors are the ones that code hosts make.
 myst_heading_anchors = 3
+
+# Quotes and dashes are typed as they are meant: many stand in commands, which people copy.
+smartquotes = False
 
 # In docstrings `name` in single backquotes is code, of this package or not.
 default_role = "code"

@@ -43,12 +43,12 @@ INTRODUCTION: Final = """\
 
 <!-- Generated: python docs/generate_troubleshooting.py -->
 
-`vmmcache probe` says what a machine can do, why not, and the cure. This page lists what it says, situation by
-situation. It is collected: each situation was brought about, most of them on emulated vendor libraries, and the probe
-was asked. Nothing of it is verified on hardware.
+`vmmcache probe` says what a machine can do, and if it cannot do something, why not and what the cure is. This page
+lists what the probe says in each situation. The list was made by a script that brings each situation about, most
+of them on emulated vendor libraries, and asks the probe. None of it has been verified on hardware.
 
-Engines get the same reasons from `vmmcache.vmm_unavailable_reason(device)`, and the errors of an operation carry them
-as `reason` and `cure`.
+Engines get the same reasons from `vmmcache.vmm_unavailable_reason(device)`, and errors of operations carry them as
+`reason` and `cure`.
 """
 
 
@@ -169,7 +169,7 @@ def _sections(answers: Sequence[Answer]) -> Iterator[str]:
         yield "### The device cannot be used\n"
         yield _table(("situation", "what the probe says", "cure"), unusable)
         if lesser := _lesser(here):
-            yield "### The device can be used, without something\n"
+            yield "### The device can be used, but something is missing\n"
             yield _table(("situation", "step", "what the probe says", "cure"), lesser)
         if section == "cuda":
             yield from _vendor("CUDA", cuda_quirks.QUIRKS, cuda_api)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,11 +64,16 @@ def gives(value: object, expected: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_CODE)
-def test_code_runs_and_gives_what_the_page_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_runs_and_gives_what_the_page_says(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.syspath_prepend(DOCS / "examples")
     names: dict[str, object] = {"__name__": "page", "_gives": gives}
     for first_line, code in blocks(ROOT / name, "python"):
         exec(compile(checked(code, first_line, name), name, "exec"), names)
+    # Whoever pastes the code into a terminal sees no warning, but for what the code itself says was left out.
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.getMessage() for record in warnings if record.name != "vmmcache.cache.warmup"] == []
 
 
 def test_the_pages_that_teach_have_code() -> None:

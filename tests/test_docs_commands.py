@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from docs.generate_cli import rewritten
 from vmmcache.benchmarks.catalog import shipped
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,17 +97,30 @@ def test_probe_prints_what_the_page_shows() -> None:
     assert the_same_everywhere(run(*arguments.split())) == the_same_everywhere(shown()[arguments])
 
 
+def test_the_object_of_a_probe_has_the_keys_that_the_page_shows() -> None:
+    (block,) = re.findall(r"^```text\n(\{.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    schema = (ROOT / "vmmcache" / "schemas" / "probe.schema.json").read_text(encoding="utf-8")
+    words = set(re.findall(r'"([\w:]+)"', block)) - {"cuda:0"}
+    assert len(words) > 30
+    assert [word for word in sorted(words) if f'"{word}"' not in schema] == []
+
+
 def test_selftest_prints_the_lines_that_the_page_shows() -> None:
-    printed = {the_same_everywhere(line) for line in run("selftest", "host").splitlines()}
+    output = run("selftest", "host")
+    printed = {the_same_everywhere(line) for line in output.splitlines()}
     expected = [the_same_everywhere(line) for line in shown()["selftest host"].splitlines() if line != "..."]
+    promises = [sum(map(int, re.findall(r"\d+", text.splitlines()[-1]))) for text in (output, shown()["selftest host"])]
+    assert promises[0] == promises[1], "run python docs/generate_cli.py selftest"
     assert len(expected) > 8
     assert [line for line in expected if line not in printed] == []
 
 
 def test_plan_prints_what_the_page_shows() -> None:
-    # Arithmetic: every figure is the same everywhere.
-    (arguments,) = (arguments for arguments in shown() if arguments.startswith("plan"))
-    assert run(*arguments.split()).split() == shown()[arguments].split()
+    # Arithmetic: every figure is the same everywhere, and so writing the page anew changes nothing.
+    page = PAGE.read_text(encoding="utf-8")
+    assert rewritten(page, ["plan"]) == page
+    (shown_plan,) = (output for arguments, output in shown().items() if arguments.startswith("plan"))
+    assert rewritten(page.replace(shown_plan, "something else\n"), ["plan"]) == page
 
 
 def test_bench_prints_what_the_page_shows() -> None:

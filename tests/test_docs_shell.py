@@ -6,6 +6,7 @@ page of the command line, whose output is compared as a whole, has tests of its 
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -24,7 +25,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("design/*.md")])
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
-# The languages of blocks that hold commands: console ones with a prompt, and plain ones.
+# Blocks of commands are console ones, with a prompt, and plain ones. These others have tests of their own.
+OTHERS = ("python", "text", "toml")
 PROMPT = "$ "
 FIRST = ("vmmcache", "python", "pip", "make", "eval", "_VMMCACHE_COMPLETE=")
 PLACEHOLDER = re.compile(r"[A-Z]+|PID|\.\.\.")
@@ -50,7 +52,8 @@ def commands() -> Iterator[Command]:
                 for line in block.splitlines():
                     yield Command(name, line.partition("  #")[0].partition(" # ")[0].strip())
         for code in INLINE.findall(FENCE.sub("", text)):
-            if code.split()[0] in ("vmmcache", "make", "pip") and len(code.split()) > 1:
+            words = code.split()
+            if len(words) > 1 and (words[0] in ("vmmcache", "make", "pip") or re.match(r"python \S+\.py", code)):
                 yield Command(name, code)
 
 
@@ -84,7 +87,14 @@ def lacking(arguments: list[str], text: str) -> list[str]:
     return sorted(option for option in options - {"--help"} if not re.search(rf"{option}\b", text))
 
 
-def test_every_block_of_commands_is_of_a_kind_that_is_tested() -> None:
+def test_every_block_is_of_a_kind_that_is_tested() -> None:
+    # Plain ones hold commands and nothing else: code without its language would be run by nobody.
+    for page in PAGES:
+        for language, block in FENCE.findall(page.read_text(encoding="utf-8")):
+            if language == "":
+                assert block.startswith(FIRST), f"{page.name}: {block}"
+            else:
+                assert language in ("console", *OTHERS) or language.startswith("{"), f"{page.name}: {language}"
     for command in commands():
         assert command.line.startswith(FIRST), f"{command.page}: {command.line}"
     assert len(of("vmmcache")) > 12
@@ -102,28 +112,37 @@ def test_vmmcache_commands_exist_with_their_options(command: Command) -> None:
 # Run as they stand: those that take a moment and are the same on every machine. Devices that are not here are left out.
 RUN = [
     command
-    for command in [*of("vmmcache plan"), *of("vmmcache --version")]
+    for command in [*of("vmmcache plan"), *of("vmmcache --version"), *of("vmmcache probe --driver pool")]
     if not set(command.line.split()) & {"--help", "FILE"}
 ]
 
 
 @pytest.mark.parametrize(
-    "command", [command for command in RUN if len(command.line.split()) > 2 or "-" in command.line], ids=str
+    "command",
+    [
+        *(command for command in RUN if len(command.line.split()) > 2 or "-" in command.line),
+        *of("vmmcache selftest pool"),
+    ],
+    ids=str,
 )
 def test_commands_that_can_be_run_here_are_run(command: Command) -> None:
-    child = run(sys.executable, "-m", "vmmcache", *shlex.split(command.line)[1:], COLUMNS="88")
+    # The page of drivers says to put its example on Python's path.
+    environment = {"COLUMNS": "88"} | ({"PYTHONPATH": str(DOCS / "examples")} if "pool" in command.line else {})
+    child = run(sys.executable, "-m", "vmmcache", *shlex.split(command.line)[1:], **environment)
     assert child.returncode == 0, child.stderr
     if command.output:
         assert child.stdout.split() == command.output.split()
 
 
 @pytest.mark.parametrize("command", of("python "), ids=lambda command: command.line)
-def test_scripts_exist_and_know_their_options(command: Command) -> None:
+def test_scripts_exist_and_take_their_arguments(command: Command) -> None:
     _, script, *arguments = shlex.split(command.line)
     if script == "-m":
         return
     assert (ROOT / script).is_file()
-    if arguments:
+    if script.startswith("examples/") and hasattr(module := importlib.import_module(Path(script).stem), "parse"):
+        module.parse(arguments)
+    elif any(argument.startswith("--") for argument in arguments):
         assert lacking(arguments, help_of(sys.executable, script)) == []
 
 
@@ -147,7 +166,15 @@ def test_every_extra_that_is_named_exists_and_has_its_row_on_the_page_of_install
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(extras)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_line_for_bash_makes_bash_complete() -> None:
+    (line,) = of("eval")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    child = run("bash", "--norc", "-c", f"set -e; {line.line}; complete -p vmmcache", PATH=path)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.endswith(" vmmcache\n")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_completion_scripts_are_printed(shell: str) -> None:
     child = run(sys.executable, "-m", "vmmcache", _VMMCACHE_COMPLETE=f"{shell}_source")
     assert child.returncode == 0, child.stderr

@@ -164,6 +164,16 @@ def test_the_installed_wheel_says_what_it_lacks(installed: Path, tmp_path: Path)
     child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     (entry,) = json.loads(child.stdout)["benchmarks"]
     assert (child.returncode, entry["status"], entry["reason"]) == (1, "unavailable", "torch is not installed")
+    for arguments, extra in ((("selftest", "host"), "testing"), (("demo",), "torch")):
+        command = (installed / "bin" / "vmmcache", *arguments, "--json")
+        child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert child.returncode == 1
+        assert re.search(rf"vmmcache\[{extra}\]|extra `{extra}`", json.loads(child.stdout)["error"]["message"])
+
+
+def test_the_installed_wheel_shows_a_map(installed: Path, tmp_path: Path) -> None:
+    shown = json.loads(run(installed / "bin" / "vmmcache", "map", "demo", "--json", cwd=tmp_path))
+    assert [tensor["state"] for tensor in shown["tensors"]] == ["committed", "asleep"]
 
 
 def test_every_dependency_is_pinned(repository: Path, settings: dict[str, Any]) -> None:

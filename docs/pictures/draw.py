@@ -133,13 +133,13 @@ def _legend(top: float, granule: int) -> Iterator[str]:
     for fill, label in (
         (RESERVED, "reserved: addresses"),
         (COMMITTED, "committed: visible bytes"),
-        (MAPPED, f"mapped: allocations, in granules of {format_bytes(granule)}"),
+        (MAPPED, f"mapped: granules of {format_bytes(granule)}"),
     ):
         yield _box(x, top - 9, 14, 10, fill, LINE if fill == RESERVED else INK)
         yield _text(x + 20, top, label, size=12, colour=MUTED)
-        x += 40 + 6.4 * len(label)
-    yield f'<line x1="{x}" y1="{top - 11}" x2="{x}" y2="{top + 3}" stroke="{INK}" stroke-width="2"/>'
-    yield _text(x + 8, top, "border of segments", size=12, colour=MUTED)
+        x += 36 + 7.4 * len(label)  # as wide as the widest fonts make it
+    yield f'<line x1="{x:.1f}" y1="{top - 11}" x2="{x:.1f}" y2="{top + 3}" stroke="{INK}" stroke-width="2"/>'
+    yield _text(x + 8, top, "where a segment begins", size=12, colour=MUTED)
 
 
 def address_map() -> str:

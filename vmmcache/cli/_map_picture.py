@@ -110,13 +110,13 @@ def _legend(y: int) -> Iterator[str]:
     x = float(_MARGIN)
     for fill, stroke, text in (
         (RESERVED, LINE, "reserved: addresses"),
-        (MAPPED, INK, "mapped: memory, a box an allocation; where there are many, its share"),
+        (MAPPED, INK, "mapped: a box is an allocation, or the share of many"),
         (COMMITTED, "", "committed: visible bytes"),
         (LEASED, "", "leased to a connector"),
     ):
         yield _box(x, y - 10, 13, 11, fill, stroke)
         yield _text(x + 19, y, text, size=12)
-        x += 40 + 6.3 * len(text)
+        x += 36 + 7.2 * len(text)  # as wide as the widest fonts make it
 
 
 def _box(x: float, y: float, width: float, height: float, fill: str, stroke: str = "") -> str:

@@ -22,8 +22,8 @@ from vmmcache.errors import ConfigError
 __all__ = ["command"]
 
 
-@click.command("bench")
-@click.argument("names", nargs=-1, metavar=f"[{'|'.join([*shipped(), ALL])}]...")
+@click.command("bench", epilog=f"NAME: {', '.join([*shipped(), ALL])}, or one of a FOLDER.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--quick", is_flag=True, help="Fewer rounds and less memory: to see that it runs. Figures are rough.")
 @click.option(
     "--with",
