@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, Final
@@ -47,7 +47,12 @@ def command(names: tuple[str, ...], quick: bool, folders: tuple[Path, ...], reco
     there = find(folders)
     wanted = chosen(names, there)
     where = environment()
-    results = _run(wanted, quick)
+    results = []
+    for result in _run(wanted, quick):
+        results.append(result)
+        if not as_json:
+            # Each as soon as it is known: all of them together take minutes.
+            _print_result(result)
     # Where all were asked for, one that this machine cannot run is no failure; one that was named is.
     may_lack = not names or ALL in names
     ok = all(result["status"] == "ok" or (may_lack and result["status"] == "unavailable") for result in results)
@@ -65,27 +70,26 @@ def command(names: tuple[str, ...], quick: bool, folders: tuple[Path, ...], reco
     if as_json:
         emit_json(report)
     else:
-        _print(report)
+        _print_end(report)
     return 0 if report["ok"] else EXIT_NO
 
 
-def _run(wanted: Sequence[Benchmark], quick: bool) -> list[dict[str, Any]]:
+def _run(wanted: Sequence[Benchmark], quick: bool) -> Iterator[dict[str, Any]]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    results = []
-    # On standard error, and on a terminal only: standard output belongs to the figures.
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        for number, benchmark in enumerate(wanted, 1):
+    console, quiet = Console(stderr=True), not sys.stderr.isatty()
+    for number, benchmark in enumerate(wanted, 1):
+        # On standard error, and on a terminal only: standard output belongs to the figures. Gone before they come.
+        with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
             task = bar.add_task(f"{benchmark.name} ({number} of {len(wanted)})", total=None)
 
-            def advance(done: int, rounds: int, task: Any = task) -> None:
+            def advance(done: int, rounds: int, bar: Progress = bar, task: TaskID = task) -> None:
                 bar.update(task, completed=done, total=rounds)
 
-            results.append(_outcome(benchmark, quick, advance))
-            bar.remove_task(task)
-    return results
+            result = _outcome(benchmark, quick, advance)
+        yield result
 
 
 def _outcome(benchmark: Benchmark, quick: bool, advance: Callable[[int, int], None]) -> dict[str, Any]:
@@ -155,18 +159,24 @@ def _write(path: Path, report: dict[str, Any]) -> None:
         raise ConfigError("--record", str(path), f"cannot be written: {error.strerror}") from error
 
 
-def _print(report: dict[str, Any]) -> None:
-    from vmmcache.cli._bench_table import console, show_environment, show_rows
+def _print_result(result: dict[str, Any]) -> None:
+    from vmmcache.cli._bench_table import console, show_rows
 
     output = console()
-    for result in report["benchmarks"]:
-        if result["rows"]:
-            show_rows(output, result["title"], result["rows"])
-        else:
-            output.print(f"{result['title']}: {result['status']}: {result['reason']}", markup=False, soft_wrap=True)
-            if result["cure"]:
-                output.print(f"  cure: {result['cure']}", markup=False, soft_wrap=True)
-            output.print()
+    if result["rows"]:
+        show_rows(output, result["title"], result["rows"])
+    else:
+        output.print(f"{result['title']}: {result['status']}: {result['reason']}", markup=False, soft_wrap=True)
+        if result["cure"]:
+            output.print(f"  cure: {result['cure']}", markup=False, soft_wrap=True)
+        output.print()
+    sys.stdout.flush()  # also where it is a pipe or a file
+
+
+def _print_end(report: dict[str, Any]) -> None:
+    from vmmcache.cli._bench_table import console, show_environment
+
+    output = console()
     show_environment(output, report["environment"])
     if report["quick"]:
         output.print(f"[yellow]The best of {report['rounds']} rounds, with little memory: figures are rough.[/]")
