@@ -20,7 +20,17 @@ def make(request: pytest.FixtureRequest) -> Make:
 @pytest.fixture
 def sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So much memory has the host, and all of it has come back in the end."""
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
+    yield from _host_of("16MiB", monkeypatch)
+
+
+@pytest.fixture
+def seven_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As `sixteen_mib`, of a host in which a cache is soon too large."""
+    yield from _host_of("7MiB", monkeypatch)
+
+
+def _host_of(memory: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", memory)
     with light_collections():
         before = usage()
         yield

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.cache.managed import light_collections, with_driver
+from tests.cache.managed import with_driver
 from tests.cache.manager_trial import SCENARIOS, ManagerTrial, Scenario, Seen
 from tests.fine_host import FineHostDriver
-from tests.helpers import usage
 from vmmcache import DriverError
 from vmmcache.testing import RecordingDriver
 from vmmcache.testing.recording import Refusal, invalid_value, out_of_memory
+
+pytestmark = pytest.mark.usefixtures("seven_mib")
 
 COUNTED = "counted: injected faults"
 FOREVER = 1 << 30
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS])
 
 RecordProperty = Callable[[str, object], None]
-
-
-@pytest.fixture(autouse=True)
-def _known_budget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "7MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
 
 
 def trial(scenario: Scenario) -> ManagerTrial:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.cache.managed import light_collections
 from tests.fine_host import FINE, FineHostDriver
-from tests.helpers import usage
 from vmmcache import KVCacheManager, MemoryBudget, PlanError, QuotaError
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, ConstraintPolicy, PlanWarning, Request, Ssm, plan
 from vmmcache.units import KIB, MIB
+
+pytestmark = pytest.mark.usefixtures("sixteen_mib")
 
 STATE, BLOCK = 1000 * KIB, 8 * KIB
 LAYOUT = CacheLayout(16, [Ssm([Buffer("state", STATE)]), Attention([Buffer("key", BLOCK)])])
@@ -32,15 +32,6 @@ def estimated(**arguments: Any) -> KVCacheManager:
 
 
 on_both_paths = pytest.mark.parametrize(("make", "granule"), [(measured, FINE), (estimated, 1)], ids=["vmm", "torch"])
-
-
-@pytest.fixture(autouse=True)
-def _sixteen_mib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
-    with light_collections():
-        before = usage()
-        yield
-        assert usage() == before
 
 
 def blocks_fall(granule: int) -> tuple[int, int]:
