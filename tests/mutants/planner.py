@@ -13,6 +13,7 @@ SPLIT = "vmmcache/planning/split.py"
 
 TEST_DEMAND = "tests/planning/test_demand.py"
 TEST_FIT = "tests/planning/test_fit.py"
+TEST_NINE = "tests/planning/test_nine_life_cycles.py"
 TEST_SPLIT = "tests/planning/test_split.py"
 TEST_FOOTPRINT = "tests/planning/test_footprint.py"
 TEST_BAD_INPUT = "tests/planning/test_bad_input.py"
@@ -241,6 +242,27 @@ MUTANTS = [
         "old": "found = self._highest_of(first + lower * self._step, number - lower)",
         "new": "found = self._highest_of(first + (lower + 1) * self._step, number - lower - 1) if number > 2 else None",
         "tests": [TEST_FIT],
+    },
+    {
+        "name": "a guess beyond the best level is taken for it",
+        "path": FIT,
+        "old": "            low, high = (probe, high) if fits else (low, probe)\n",
+        "new": "            low, high = (probe, high) if fits or guessing else (low, probe)\n",
+        "tests": [TEST_FIT],
+    },
+    {
+        "name": "no guess where the need meets the quota",
+        "path": FIT,
+        "old": "        guesses, stride, rising = 2, 1, True\n",
+        "new": "        guesses, stride, rising = 0, 0, True\n",
+        "tests": [TEST_NINE],
+    },
+    {
+        "name": "steps beside a guess never become larger",
+        "path": FIT,
+        "old": "                stride *= 2\n",
+        "new": "                stride *= 1\n",
+        "tests": [TEST_FIT, TEST_NINE],
     },
     {
         "name": "a shared prompt is taken at the low end only",

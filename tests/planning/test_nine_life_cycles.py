@@ -10,7 +10,8 @@ from types import FrameType
 import pytest
 
 from tests.planning.support import FIT, nine, nine_constraints, nine_layout
-from vmmcache.planning import Batch, Plan, PlanWarning, Request, plan
+from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, Plan, PlanWarning, Request, plan
+from vmmcache.planning.fit import LevelSearch
 from vmmcache.units import GIB, MIB
 
 QUOTA = 16 * GIB
@@ -104,16 +105,39 @@ def test_memory_does_not_grow_with_candidates_or_copies() -> None:
     assert peak(1 << 45, 1023) < peak(1 << 20, 1) + 4096
 
 
-def test_a_fit_takes_as_many_probes_as_the_capacity_has_bits() -> None:
-    """32768 candidates: one for the request as asked, and a bisection."""
-    layout = nine_layout()
+def fit_and_probes(layout: CacheLayout, quota: int, *requests: Request) -> tuple[int, int]:
+    """Capacity of the first request, and how many lengths were tried."""
+    probes: list[int] = []
+    search = LevelSearch._granules
 
-    def effort(capacity: int) -> int:
-        constraints = [Batch([Request(capacity, capacity - 4, FIT)])]
-        return calls(lambda: plan(layout, QUOTA, GRANULE, constraints=constraints))
+    def counted(self: LevelSearch, slots: list[list[int]]) -> int | None:
+        probes.append(len(slots))
+        return search(self, slots)
 
-    # Both are reduced, to the same length; the second has 64 times the candidates, so 6 probes more.
-    assert effort(1 << 26) - effort(1 << 20) <= 6 * 16
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LevelSearch, "_granules", counted)
+        planned = plan(layout, quota, GRANULE, constraints=[Batch(requests)])
+    return planned.resolved_constraints[0].requests[0].capacity, len(probes)
+
+
+@pytest.mark.parametrize(("capacity", "most"), [(1 << 20, 12), (1 << 26, 12), (1 << 45, 24)])
+def test_a_fit_takes_few_probes_however_many_candidates_there_are(capacity: int, most: int) -> None:
+    """B1: 32,768 candidates, then 64 times as many, then so many that the longest cannot be numbered.
+
+    Bisection would take 17, 23 and 42. With the last it is needed, until what is left can be numbered.
+    """
+    fitted, probes = fit_and_probes(nine_layout(), QUOTA, Request(capacity, capacity - 4, FIT))
+    assert fitted == 663328  # whatever was asked for
+    assert 3 < probes <= most
+
+
+def test_a_fit_takes_few_probes_where_the_need_is_far_from_straight() -> None:
+    """A thousand requests that stop growing long before the longest: guesses fall short by thousands of levels."""
+    layout = CacheLayout(32, [Attention([Buffer("key", 4096)])])
+    many = Request(1 << 16, (1 << 16) - 1, FIT, count=1000)
+    fitted, probes = fit_and_probes(layout, 8 * GIB, Request(1 << 28, (1 << 28) - 4, FIT), many)
+    assert fitted == 65024
+    assert probes <= 48  # bisection takes 25
 
 
 def test_hybrid_variant_keeps_one_state_per_request() -> None:

@@ -15,7 +15,8 @@ range grows by one at most. It may fall
   scratch makes that worth while: without it the level at a block's end needs no more than any other within the block;
 - when shared prompt blocks become stale while scratch reuse keeps new blocks cheap. There the search goes by lower
   bounds: private blocks at an interval's low end, shared blocks at its high end. Half-intervals that cannot fit are
-  dropped, so the result is exact; where need does grow the bound is the need, and the search is plain bisection.
+  dropped, so the result is exact. Where need does grow the bound is the need, and it grows next to straight: the search
+  begins where the line through both ends meets the quota, which is soon within a few levels.
 
 With many different marked requests there are many intervals. A run of them is dropped at once by what a request can
 fall by at most: over whole blocks not at all, over the rest of a block by two slots of a windowed life cycle (one that
@@ -152,6 +153,8 @@ class LevelSearch:
         self._marked = marked
         self.bottom = min(entry.lower for entry in marked)
         self.top = max(entry.capacity for entry in marked)
+        self._need: dict[int, int | None] = {}
+        """Granules of the levels that were tried; None where they cannot be numbered with 31 bits."""
         self.least: int | None = None
         """Fewest granules of all levels that were tried; None where none of them can be numbered with 31 bits."""
 
@@ -201,27 +204,60 @@ class LevelSearch:
             best = best if found is None else found
         return best
 
-    def _highest_of(self, first: int, number: int, known: bool = False) -> int | None:
+    def _highest_of(self, first: int, number: int) -> int | None:
         """The largest level that fits of `number` levels from `first` on, one block apart."""
-        if not known and not self._fits(first, first + (number - 1) * self._step):
+        if not self._bounds_only:
+            return self._highest_where_need_grows(first, number)
+        if not self._fits(first, first + (number - 1) * self._step):
             return None
         if number == 1:
             return first
         lower = (number + 1) // 2
         found = self._highest_of(first + lower * self._step, number - lower)
-        if found is None:
-            found = self._highest_of(first, lower, known=not self._bounds_only)
-        return found
+        return self._highest_of(first, lower) if found is None else found
+
+    def _highest_where_need_grows(self, first: int, number: int) -> int | None:
+        """As `_highest_of`. Need is nearly straight: two guesses by its slope, then doubling steps."""
+        if not self._fits(first):
+            return None
+        low, high = 0, number - 1
+        if self._fits(first + high * self._step):
+            return first + high * self._step
+        guesses, stride, rising = 2, 1, True
+        while high - low > 1:
+            here, there = self._need[first + low * self._step], self._need[first + high * self._step]
+            assert here is not None  # it fits
+            guessing = there is not None and guesses > 0
+            if there is None or not (guesses or stride):
+                probe = (low + high) // 2
+            elif guesses:
+                probe = low + (self._usable - here) * (high - low) // (there - here)
+                # So many levels take the same granules: the best one is not much further away than that.
+                guesses, stride = guesses - 1, max(1, (high - low) // (there - here))
+            else:
+                probe = low + stride if rising else high - stride
+                stride *= 2
+            probe = min(max(probe, low + 1), high - 1)
+            fits = self._fits(first + probe * self._step)
+            low, high = (probe, high) if fits else (low, probe)
+            if guessing:
+                rising = fits
+            elif there is not None and fits is not rising:
+                stride = 0  # gone past it: what is left lies between two steps
+        return first + low * self._step
 
     def _fits(self, low: int, high: int | None = None) -> bool:
         """Whether `low` fits; with bounds only and `high` given, whether any level from `low` to `high` might."""
         shared_level = high if self._bounds_only else None
-        granules = self._granules([workload.at(low, shared_level) for workload in self._workloads])
-        if granules is None:
-            return False
-        if (shared_level is None or shared_level == low) and (self.least is None or granules < self.least):
-            self.least = granules
-        return granules <= self._usable
+        if shared_level is not None and shared_level != low:
+            granules = self._granules([workload.at(low, shared_level) for workload in self._workloads])
+            return granules is not None and granules <= self._usable
+        if low not in self._need:
+            granules = self._need[low] = self._granules([workload.at(low) for workload in self._workloads])
+            if granules is not None and (self.least is None or granules < self.least):
+                self.least = granules
+        granules = self._need[low]
+        return granules is not None and granules <= self._usable
 
     def _may_fit_from(self, low: int) -> bool:
         """Whether any level from `low` on might fit."""
