@@ -50,6 +50,10 @@ def decide(manager: KVCacheManager) -> None:
     manager.finalize()
 
 
+def apply(manager: KVCacheManager) -> None:
+    manager.apply(manager.measure())
+
+
 def grow_to_more(manager: KVCacheManager) -> None:
     manager.resize(4 * MIB)
 
@@ -63,6 +67,7 @@ SCENARIOS: Final = [
     Scenario("ensure more", (warm,), lambda manager: manager.ensure(60), "warming", request="active"),
     Scenario("finalize", (warm,), decide, "ready"),
     Scenario("finalize with fewer", (warm_too_much,), decide, "ready"),
+    Scenario("apply", (warm,), apply, "ready"),
     Scenario("sleep", (warm, decide, shrink), lambda manager: manager.sleep(), "asleep", True, "suspended"),
     Scenario(
         "sleep with backup",

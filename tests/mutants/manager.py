@@ -125,8 +125,8 @@ MUTANTS = [
     {
         "name": "slots do not follow memory after a failure",
         "path": FINALIZING,
-        "old": "        undo.push(noting(core.follow))\n        undo",
-        "new": "        undo",
+        "old": "            undo.push(noting(self._core.follow))\n",
+        "new": "",
         "tests": FAULTS,
     },
     {

@@ -105,12 +105,13 @@ class Finalizer:
     def apply(self, numbers: Sequence[int]) -> SizingReport:
         """Commit what was agreed on, and register it. After an error everything is as it was before."""
         with UndoStack() as undo:
+            undo.push(noting(self._core.follow))
             report = self._apply(numbers, undo)
             undo.commit()
         return report
 
     def _apply(self, numbers: Sequence[int], undo: UndoStack) -> SizingReport:
-        """The same; what it does is undone by `undo`, also where it fails itself."""
+        """The same; `undo` takes back what it does to memory, also where it fails itself. Slots then follow memory."""
         core = self._core
         path = core.path
         if self._found is None:
@@ -119,7 +120,6 @@ class Finalizer:
         plan = self._agreed(self._found.plan, numbers)
         counts = tuple(group.slots for group in plan.groups)
         before = path.backing.slots
-        undo.push(noting(core.follow))
         undo.push(noting(lambda: path.back_to(before)))
         try:
             # Nobody gets a slot while what is behind it goes and comes, and nobody has one.
