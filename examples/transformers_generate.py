@@ -53,7 +53,7 @@ MODELS: Final[dict[str, dict[str, Any]]] = {
 }
 NEW: Final = 24
 COLOURS: Final = {OURS: "#2f6fab", BY_HEAD: "#8250a8", "DynamicCache": "#b5483a", "StaticCache": "#5b7f3b"}
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 360, 70, 40, 130, 50
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 360, 70, 40, 40, 50
 
 
 def main(arguments: list[str]) -> int:
@@ -133,8 +133,8 @@ def picture(measured: Sequence[Figure]) -> str:
         lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
     for number, (cache, colour) in enumerate(COLOURS.items()):
-        y = TOP + 16 * number
-        lines.append(f'<text x="{WIDTH - RIGHT + 12}" y="{y + 4}" fill="{colour}">{escape(cache)}</text>')
+        y = TOP + 14 + 15 * number  # above where the lines begin
+        lines.append(f'<text x="{LEFT + 24}" y="{y + 4}" fill="{colour}">{escape(cache)}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -70,7 +70,7 @@ def test_points_stand_where_the_figures_say() -> None:
     left, bottom = transformers_generate.place(0, 0, 400, 16)
     for factor, points in zip((1, 3, 4, 2), drawn, strict=True):
         for length, (x, y) in zip(lengths, points, strict=True):
-            assert x - left == pytest.approx((width - left - 130) * length / 400, abs=0.1)
+            assert x - left == pytest.approx((width - left - 40) * length / 400, abs=0.1)
             assert bottom - y == pytest.approx((bottom - 40) * factor * length / 1600, abs=0.1)
             assert 0 < x < width
             assert 0 < y < height

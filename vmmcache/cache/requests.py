@@ -62,6 +62,10 @@ _CURE: Final = {
 }
 
 
+_EVICTED: Final = RequestState.EVICTED
+"""Looking a member up in an enumeration takes as long as making a list."""
+
+
 class CacheRequest:
     """One request of `Slots`: how long it is, and where its blocks are.
 
@@ -95,7 +99,7 @@ class CacheRequest:
         self._ledger: Final = ledger
         self._capacity = capacity
         self._history = history
-        self._state = RequestState.EVICTED
+        self._state = _EVICTED
         self._lost = False
         self._wants_backup = False
         self._backup: Any = None
