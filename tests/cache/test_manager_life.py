@@ -20,7 +20,7 @@ from tests.cache.managed import (
     with_driver,
 )
 from tests.fine_host import FINE, FineHostDriver, KeepingDriver, UniformDriver
-from vmmcache import ExtensibleTensor, MemoryBudget, VmmDriver, wrap_slots
+from vmmcache import ExtensibleTensor, MemoryBudget, VmmDriver, host_memory, wrap_slots
 from vmmcache.cache.requests import RequestState
 from vmmcache.planning import Batch, ConstraintPolicy, EngineLimits, PlanWarning, Request
 from vmmcache.units import GIB, MIB, align_down
@@ -337,6 +337,25 @@ def test_memory_that_did_not_come_back_is_told_with_numbers(
         assert "gave back" in caplog.text
         monkeypatch.setattr(driver, "_release", release)
         monkeypatch.setenv("VMMCACHE_HOST_MEMORY", "16MiB")
+        manager.wake()
+
+
+def test_memory_that_nobody_has_touched_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S11: a system that counts pages when they are touched has nothing to show for a cache that nobody used."""
+    monkeypatch.delenv(host_memory.VARIABLE)
+    free = [16 * MIB]
+    monkeypatch.setattr(host_memory, "_meminfo", lambda text: (16 * MIB, free[-1]))
+    monkeypatch.setattr(host_memory, "_cgroup_limits", lambda membership, root: iter(()))
+    with on_host() as manager, caplog.at_level(logging.INFO, "vmmcache.cache.sleeping"):
+        manager.finalize()
+        free.append(1 * MIB)  # a neighbour has touched its own
+        slept = manager.sleep()
+        assert slept is not None
+        assert slept.source == "MemAvailable"
+        assert slept.came_back == 0 < slept.released
+        assert [record.levelno for record in caplog.records if "gave back" in record.message] == [logging.INFO]
         manager.wake()
 
 

@@ -318,7 +318,7 @@ MUTANTS = [
         "path": SLEEPING,
         "old": "logging.INFO if now.source in _BY_TOUCH else logging.WARNING",
         "new": "logging.WARNING",
-        "tests": ["tests/test_docs.py"],
+        "tests": LIFE,
     },
     {
         "name": "memory that did not come back is not told",
