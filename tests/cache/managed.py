@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.fine_host import FineHostDriver
-from vmmcache import KVCacheManager, MemoryBudget, VmmDriver
+from vmmcache import CacheRequest, KVCacheManager, MemoryBudget, VmmDriver
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, Request
 from vmmcache.units import KIB, MIB
 
@@ -116,3 +116,13 @@ def use(manager: KVCacheManager) -> None:
     manager.slots.suspend(request)
     assert manager.slots.resume(request)
     manager.slots.free(request)
+
+
+def live_to_the_last(manager: KVCacheManager, requests: Iterable[CacheRequest]) -> None:
+    """All wait, all go on again, and all end."""
+    for request in requests:
+        manager.slots.suspend(request)
+    for request in requests:
+        assert manager.slots.resume(request)
+    for request in requests:
+        manager.slots.free(request)

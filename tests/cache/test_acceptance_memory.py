@@ -13,7 +13,6 @@ from vmmcache import (
     ExtensibleTensor,
     KVCacheManager,
     MemoryBudget,
-    OutOfDeviceMemory,
     QuotaError,
     SharedDevice,
     SlotsExhausted,
@@ -192,22 +191,6 @@ def test_sleep_says_whose_contents_are_lost(make: Make) -> None:
         slept = manager.sleep(backup=True)
         assert slept is not None
         assert (slept.suspended, slept.lost) == (2, 0)
-
-
-def test_wake_without_memory_and_then_with() -> None:
-    driver = FineHostDriver()
-    with KVCacheManager(LAYOUT, driver, **SETTINGS) as manager:
-        manager.finalize()
-        manager.sleep()
-        other = ExtensibleTensor(12 * MIB, driver)
-        other.commit(12 * MIB)
-        for _ in range(2):
-            with pytest.raises(OutOfDeviceMemory):
-                manager.wake()
-            assert (manager.state, driver.memory_info().free) == ("asleep", 4 * MIB)
-        other.close()
-        manager.wake()
-        use(manager)
 
 
 def test_what_was_declared_lives_on_a_cache_of_the_floors(make: Make) -> None:

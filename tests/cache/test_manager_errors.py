@@ -179,9 +179,11 @@ def test_wake_without_memory_stays_asleep_and_can_be_repeated() -> None:
             with pytest.raises(OutOfDeviceMemory):
                 manager.wake()
             assert (manager.state, manager.slots.counts) == ("asleep", (0, 0))
+            assert driver.memory_info().free == 4 * MIB, "what it could get it gave back"
         other.close()
         manager.wake()
         assert manager.committed == manager.slots.counts == counts
+        manager.slots.free(manager.slots.allocate(16))
 
 
 def test_close_with_live_views_says_how_many(make: Make) -> None:

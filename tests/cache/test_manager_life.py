@@ -13,6 +13,7 @@ from tests.cache.managed import (
     FULL,
     WINDOWED,
     Make,
+    live_to_the_last,
     mark,
     marks,
     on_host,
@@ -244,12 +245,7 @@ def test_what_was_declared_runs_to_its_last_request(make: Make) -> None:
         manager.finalize()
         manager.resize(manager.plan.min_nbytes)
         requests = [manager.slots.allocate(entry.capacity, entry.history_length) for entry in DEMAND.requests]
-        for request in requests:
-            manager.slots.suspend(request)
-        for request in requests:
-            assert manager.slots.resume(request)
-        for request in requests:
-            manager.slots.free(request)
+        live_to_the_last(manager, requests)
 
 
 def test_what_may_shrink_shrinks_to_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.cache.managed import live_to_the_last
 from tests.fine_host import FINE, FineHostDriver
 from vmmcache import KVCacheManager, MemoryBudget, PlanError, QuotaError
 from vmmcache.planning import Attention, Batch, Buffer, CacheLayout, ConstraintPolicy, PlanWarning, Request, Ssm, plan
@@ -91,12 +92,7 @@ def test_requests_are_fitted_to_the_slots_that_were_stated(make: Make, granule: 
         assert manager.plan.binding is not None
         assert manager.plan.binding.group == BLOCKS
         requests = [manager.slots.allocate(16), manager.slots.allocate(held * 16, held * 16 - 1)]
-        for request in requests:
-            manager.slots.suspend(request)
-        for request in requests:
-            assert manager.slots.resume(request)
-        for request in requests:
-            manager.slots.free(request)
+        live_to_the_last(manager, requests)
 
 
 @on_both_paths
