@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from vmmcache import ExtensibleTensor, SharedTensor, TensorServer, metrics
 from vmmcache.errors import DriverError, OutOfDeviceMemory, StateError
 from vmmcache.metrics import DeviceMetrics, Latency
 from vmmcache.metrics._histogram import BOUNDS_S, Histogram
+from vmmcache.metrics._meter import Meter
 from vmmcache.testing import RecordingDriver
 from vmmcache.testing.recording import out_of_memory
 
@@ -252,6 +253,52 @@ def test_a_snapshot_never_sees_half_of_what_threads_do() -> None:
             each.result(PATIENCE_S)
     for tensor in itertools.chain(*pairs):
         tensor.close()
+
+
+class Tripwire(Meter):
+    """A region that is looked at between two others, and at which something happens then, once."""
+
+    nobody: ClassVar[tuple[int, ...]] = (0,)
+
+    def __init__(self, device: str, happens: Callable[[], object]) -> None:
+        self.happens: list[Callable[[], object]] = [happens]
+        super().__init__(device, 0)
+
+    @property  # type: ignore[override]  # an attribute elsewhere
+    def leased(self) -> tuple[int, ...]:
+        if self.happens:
+            self.happens.pop()()
+        return self.nobody
+
+    @leased.setter
+    def leased(self, _: tuple[int, ...]) -> None:
+        pass
+
+
+def test_memory_that_moves_while_somebody_looks_is_seen_once() -> None:
+    """The same without luck: it moves from a tensor that was looked at to one that will be."""
+    driver, most = MeteredDriver(), 4 * FINE
+    first = ExtensibleTensor(most, driver)
+    first.commit(most)
+    moved: list[bool] = []
+
+    def move() -> None:
+        first.commit(0)
+        second.commit(most)
+        moved.append(True)
+
+    wire = Tripwire(driver.device, lambda: None)
+    wire.opened()
+    try:
+        second = ExtensibleTensor(most, driver)
+        wire.happens = [move]
+        assert figures(driver).physical_bytes == most
+        assert moved
+    finally:
+        wire.closed()
+        wire.finish("close", 1, None)
+    first.close()
+    second.close()
 
 
 def test_a_snapshot_waits_for_nobody() -> None:
